@@ -1,9 +1,9 @@
-"""Series of a run that are equal but for one field, beside the first of its values.
+"""Series of a run that differ in one field, compared with the first of its values.
 
 An :class:`Axis` names the field: one of a workload (``gpus``, ``model``), a parameter of strategies
-(``share``), or ``path``, any path off a disk beside the table in memory. Values share a family
-where nothing else differs. Each has its epoch, that over the first value's, and what the field
-names besides. A new axis is a line of :data:`AXES`.
+(``share``), or ``path``, any path off a disk against the table in memory. Values share a family if
+all else is equal. Each has its epoch, the ratio to the first value's, and further columns of the
+field. A new axis is a line of :data:`AXES`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Logs, interval_of
 
-#: The axis of all paths off a disk.
+#: The axis that compares all paths off a disk.
 PATH = "path"
-#: By series, the first of its fields, or its workload.
+#: Values by series, by the first of its fields, or by its workload.
 Values = Callable[[Run], "pd.Series[float]"]
 LogsOf = Callable[[Run], Mapping[Key, Logs]]
 _FIELDS = {one.name for one in fields(Workload)}
@@ -47,11 +47,11 @@ _FIELDS = {one.name for one in fields(Workload)}
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """A column that an axis names.
+    """A further column of an axis.
 
     Attributes:
-        of: its values; of several workloads of one value their mean is shown.
-        logs: in their place, of what it is the ratio to that of the first value, with an interval.
+        of: its values; for several workloads of one value their mean is shown.
+        logs: instead of those, logarithms: the ratio to the first value's is shown, with interval.
     """
 
     name: str
@@ -64,18 +64,18 @@ class Extra:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What differs, and what is shown of it.
+    """A field in which series differ, and the columns to show.
 
     Attributes:
         field: see above.
         title: above its table.
-        extra: its columns, of which one without a value is left out.
-        plain: the value that is first where it is there, and of plans older than the field.
-        merged: other fields of workloads that are a part of the value, and what they are usually.
-        seeds: whether workloads of several seeds stand for repeats.
-        over: of a value the one that it is compared with in place of the first.
+        extra: its columns; one without a value is left out.
+        plain: the value that comes first if it exists, and that of plans older than the field.
+        merged: other fields of workloads that are a part of the value, and their default values.
+        seeds: whether workloads of several seeds serve as repeats.
+        over: by value, the one that it is compared with instead of the first.
         published: the table and metric of ``results/reference/`` that belong to it.
-        note: what is to be said below.
+        note: a remark below the table.
     """
 
     field: str
@@ -93,7 +93,7 @@ class Axis:
 
 
 def observed(run: Run, column: str) -> pd.Series[float]:
-    """A column of measured epochs and of cases as a whole, of those that count, by :data:`CASE`."""
+    """Return a column of measured epochs and of whole cases, of those that count, by `CASE`."""
     cases = run.ended[run.ended["used"]]
     epochs = run.measured.reset_index("epoch")
     found: pd.Series[float] = pd.concat([of[column] for of in (epochs, cases) if column in of])
@@ -113,12 +113,12 @@ def _of_a_step(column: str) -> Values:
 
 
 def _of_workload(column: str) -> Values:
-    """What cases declared of the minibatches of their workload."""
+    """Return a function to the cases' declared values of the minibatches of their workload."""
     return lambda run: run.declared[column].groupby("workload").median()
 
 
 def _of_ranks(column: str) -> Values:
-    """Seconds of an epoch, as a mean over its ranks."""
+    """Return a function to seconds of an epoch, as a mean over its ranks."""
 
     def values(run: Run) -> pd.Series[float]:
         ranks = run.epochs[run.epochs["rank"] >= 0].set_index([*CASE, "epoch"])
@@ -140,7 +140,7 @@ def _logs(column: str) -> LogsOf:
 
 
 def _seeds_a_second_and_rank(run: Run) -> Mapping[Key, Logs]:
-    """So that its ratio to one rank is the efficiency."""
+    """Return seeds per second and rank: its ratio to one rank is the efficiency."""
     seeds, found = _of_workload("declared_sample_seeds")(run), dict[Key, Logs]()
     for key, logs in repeat_logs(run.measured["epoch_s"]).items():
         ranks = ranks_of(run.plan["workloads"][key.workload])
@@ -150,12 +150,12 @@ def _seeds_a_second_and_rank(run: Run) -> Mapping[Key, Logs]:
 
 
 def accuracy_over_time(run: Run) -> pd.DataFrame:
-    """What each measured series had come to after each measured epoch.
+    """Return the accuracy of each measured series after each measured epoch.
 
     Columns: :data:`SERIES`, ``epoch``, ``time_s`` (of all measured epochs up to this one) and
-    ``accuracy`` (0 to 1); medians over repeats. Empty where ``eval_every_epoch`` was not asked for.
-    Workloads that differ in ``partitions`` or ``structure`` train on other minibatches: how long
-    their epochs are says nothing of which is better; how right the model is by then does.
+    ``accuracy`` (0 to 1); medians over repeats. Empty without ``eval_every_epoch``.
+    Workloads that differ in ``partitions`` or ``structure`` train on other minibatches: to compare
+    them takes the accuracy after the same time, as the length of their epochs is no measure.
     """
     seen = run.measured.sort_index(level="epoch")
     both = pd.DataFrame(
@@ -165,8 +165,8 @@ def accuracy_over_time(run: Run) -> pd.DataFrame:
 
 
 def accuracy_by_then(run: Run) -> pd.Series[float]:
-    """What each series had come to by the time that all had with which it may be compared: those
-    that differ in ``sampler`` and seed at most. By :data:`SERIES`; 0 before the first score.
+    """Return each series' accuracy by the time that all comparable ones reach: those that
+    differ at most in ``sampler`` and seed. By :data:`SERIES`; 0 before the first score.
     """
     curves, found = accuracy_over_time(run), {}
     for _, members in run.alike(sampler="", seed=0):
@@ -180,13 +180,13 @@ def accuracy_by_then(run: Run) -> pd.Series[float]:
 
 
 def _right(run: Run) -> Mapping[Key, Logs]:
-    """The logarithm of the accuracy after as much time."""
+    """Return the logarithm of the accuracy after equal time."""
     then = accuracy_by_then(run)
     return {Key(*key): Logs([math.log(one)]) for key, one in then.items() if one > 0}  # type: ignore[misc]
 
 
 _ACCURACY = Extra("accuracy", "test accuracy", "share", "accuracy", _median("eval_test_accuracy"))
-#: Of the device's memory, beyond what is there before the step.
+#: Memory of the device, beyond its use before the step.
 _PEAK = Extra("peak", "a step’s memory at its most", "B", "peak", _median("train_peak_bytes"))
 _KEPT = (
     Extra("counted", "rows found on the device, counted", "share", "found",
@@ -296,10 +296,10 @@ Members = dict[str, list[Key]]
 
 
 def axis_of(field: str) -> Axis:
-    """The axis of a field.
+    """Return the axis of a field.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the field has no axis.
     """
     found = next((one for one in AXES if one.field == field), None)
     if found is None:
@@ -308,11 +308,11 @@ def axis_of(field: str) -> Axis:
 
 
 def axis(run: Run, field: str) -> pd.DataFrame:
-    """A line for each value of each family that has two or more, and of which one was measured.
+    """Return a line for each value of each family with two or more values, one of them measured.
 
     Columns: ``family``, :data:`SERIES`, ``value`` (of the field), ``epoch`` (s, median) with its
     quartiles, ``ratio`` (to the epoch of the first value) with its 95 % interval, the extra
-    columns, and ``reason``: why a value was not measured, or has no ratio. NaN: not known.
+    columns, and ``reason``: why a value was not measured, or has no ratio. NaN: unknown.
 
     Raises:
         ValueError: as :func:`axis_of`.
@@ -326,7 +326,7 @@ def axis(run: Run, field: str) -> pd.DataFrame:
     quartiles = seconds.groupby(SERIES).quantile(np.array([0.5, 0.25, 0.75])).unstack()
     lines: list[dict[str, Any]] = []
     for family, members in families:
-        first = next(iter(members))  # a value that was not measured is no base
+        first = next(iter(members))  # a value that was not measured cannot be the base
         for value, planned in members.items():
             keys = [key for key in planned if key in logs["ratio"]]
             line = {"family": family, **(keys or planned)[0]._asdict(), "value": value}
@@ -347,7 +347,7 @@ def axis(run: Run, field: str) -> pd.DataFrame:
 
 
 def _families(run: Run, of: Axis) -> list[tuple[str, Members]]:
-    """The name in words of each family, and what belongs to it, the first value first."""
+    """Return the name in words of each family, and its members, the first value first."""
     plain = {of.field: of.plain, **of.merged, **({"seed": 0} if of.seeds else {})}
     names = {
         workload: " ".join(name.split())
@@ -373,7 +373,7 @@ def _families(run: Run, of: Axis) -> list[tuple[str, Members]]:
 
 
 def _placed(run: Run, of: Axis, key: Key) -> tuple[str, str, int] | None:
-    """What a series shares with its family but the workload, its value, and where that stands."""
+    """Return what a series shares with its family but the workload, its value, and its position."""
     from gatherbench.strategies.base import parameters  # imports torch
     from gatherbench.strategies.registry import in_words, named
 
@@ -405,7 +405,7 @@ def _placed(run: Run, of: Axis, key: Key) -> tuple[str, str, int] | None:
 def _ratio(
     run: Run, logs: Mapping[Key, Logs], keys: Sequence[Key], base: Sequence[Key]
 ) -> tuple[float, float, float]:
-    """Over the base, with the ends of the 95 % interval."""
+    """Return the ratio over the base, with the ends of the 95 % interval."""
     if keys == base:
         return (1.0, 1.0, 1.0)
     mine, theirs = (_pooled(run, logs, many) for many in (keys, base))
@@ -413,7 +413,7 @@ def _ratio(
 
 
 def _pooled(run: Run, logs: Mapping[Key, Logs], keys: Sequence[Key]) -> Logs:
-    """Those of workloads that differ in their seed: one number a seed, paired with another's."""
+    """Pool logarithms over workloads that differ in seed: one number per seed, paired by seed."""
     if any(key not in logs for key in keys):
         return Logs([])
     if len(keys) == 1:
@@ -424,6 +424,6 @@ def _pooled(run: Run, logs: Mapping[Key, Logs], keys: Sequence[Key]) -> Logs:
 
 
 def _at(values: pd.Series[float], key: Key) -> float:
-    """The value of a series in an index of its first fields, or of its workload."""
+    """Return the value of a series in an index of its first fields, or of its workload."""
     of = tuple(key[: values.index.nlevels])
     return float(values.get(of if len(of) > 1 else of[0], math.nan))

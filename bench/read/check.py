@@ -1,4 +1,4 @@
-"""Refuse a run's folder whose files contradict each other, or are none of a run."""
+"""Refuse a run's folder whose files contradict each other, or are not a run's."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gatherbench.bench.run.lines import ENDED
 from gatherbench.bench.run.part import StoreError
 from gatherbench.outside import plain
 
-#: Who reads a run need not know which of its files is damaged: one error for all of them.
+#: A reader of a run needs one error for all of its damaged files.
 RunError = StoreError
 _CASE = ["basis", "workload", "strategy", "variant", "rank", "repeat"]
 
 
 class _Measured(BaseModel):
-    """What is read of ``measure``, which may be of another version."""
+    """The fields of ``measure`` that are read, in any version."""
 
     epochs: int
     warmup_epochs: int
@@ -37,12 +37,12 @@ class _Measured(BaseModel):
     eval_every_epoch: bool = False
 
 
-#: What is read of a workload without asking whether it is there.
+#: The fields of a workload that are read without a default.
 _NEEDED = {"dataset", "scale", "model", "hidden", "fanouts", "batch_size", "max_batches", "seed"}
 
 
 class _Shape(BaseModel):
-    """What is read of a plan."""
+    """The fields of a plan that are read."""
 
     workloads: dict[str, Workload]
     cases: list[NamedCase]
@@ -77,7 +77,7 @@ class _Numa(BaseModel):
 
 
 class _Env(BaseModel):
-    """What is read of a machine."""
+    """The fields of a machine that are read."""
 
     cpu: _Cpu = _Cpu()
     gpus: list[_Gpu] | None = None
@@ -90,7 +90,7 @@ class _Env(BaseModel):
 
 
 def limits_of(plan: dict[str, Any]) -> dict[str, Any]:
-    """What a plan's ``measure`` says of how precise is enough; older ones have other keys."""
+    """Return the limits of precision in a plan's ``measure``; older plans have other keys."""
     measure = plan.get("measure")
     if not isinstance(measure, dict):
         return {}
@@ -100,14 +100,14 @@ def limits_of(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def first_of(error: ValidationError) -> str:
-    """The first thing that is wrong, in a line."""
+    """Return the first error, in a line."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
     return plain(": ".join(filter(None, (where, first["msg"]))))
 
 
 def check(folder: Path, plan: dict[str, Any], frames: Frames, env: dict[str, Any]) -> None:
-    """Refuse a plan or a machine that is none, tables of another plan, and contradictions in them.
+    """Refuse an invalid plan or machine, tables of another plan, and contradictions in them.
 
     Raises:
         RunError: the message names the file and the remedy.
@@ -144,7 +144,7 @@ def check(folder: Path, plan: dict[str, Any], frames: Frames, env: dict[str, Any
 
 
 def _value_or_reason(folder: Path, table: str, frames: Frames) -> None:
-    """A number has a value or a reason: so has the time of an epoch whose training has one.
+    """Check that a number has a value or a reason, as the time of an epoch with a trained model.
 
     Raises:
         RunError: names file, line and column.

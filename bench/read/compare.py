@@ -1,13 +1,13 @@
-"""Has a build become slower? Two runs of one plan, case by case and metric by metric.
+"""Has a build become slower? Compare two runs of one plan, case by case and metric by metric.
 
-A is the run before (the base), B the new one; ratios are B over A. What is measured is judged by
-the one rule (:mod:`gatherbench.stats.judge`). What is computed (predicted times,
-declared bytes and requests) is compared exactly, but a prediction that borrows times which each run
-measured decides nothing. What only one of the runs has is listed, never dropped.
+A is the run before (the base), B the new one; ratios are B over A. Measured values are judged by
+the one rule (:mod:`gatherbench.stats.judge`). Computed values (predicted times, declared bytes and
+requests) are compared exactly, but a prediction that borrows times measured in each run decides
+nothing. A case of only one of the runs is listed, never dropped.
 
-Runs are refused that had other minibatches, other settings or other machines. A workload's id says
-what its minibatches were drawn from. Their number and bytes, which every epoch writes down and
-which depend on nothing else, tell whether the draw gave the same ones.
+Runs with other minibatches, other settings or other machines are refused. A workload's id shows
+from what its minibatches were drawn. Their number and bytes, which every epoch records and which
+depend on nothing else, show whether the draw gave the same ones.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Interval, interval_of
 from gatherbench.stats.judge import THRESHOLD, Judgement, judge, judge_exactly
 
-#: What decides whether a build is slower unless others are asked for: the stages say where the time
-#: went, they do not count it again.
+#: The metrics that decide by default whether a build is slower: the stages show where the time
+#: goes, and would count it twice.
 DECIDING = ("epoch",)
-#: Verdicts that end a comparison with exit status 1, and those of what could not be judged.
+#: Verdicts that end a comparison with exit status 1, and those that leave a case undecided.
 BAD, OPEN = ("SLOW", "FAILED"), ("AMBIGUOUS", "UNLIKE", "MISSING", "NEW")
-#: Of :func:`compare_runs`.
+#: The columns of :func:`compare_runs`.
 COLUMNS = [*SERIES, "metric", "unit", "base", "new", "ratio", "low", "high", "verdict", "reason"]
 
-#: Workload, strategy, variant.
+#: The key of a case: workload, strategy, variant.
 _Case = tuple[str, str, str]
 
 
 class _Values(NamedTuple):
-    """Of a series: its median, and the logarithm of each repeat's median; none if it has a 0."""
+    """A series' median, and the logarithms of its repeats' medians, which are empty with a 0."""
 
     median: float
     logs: Sequence[float]
@@ -61,15 +61,15 @@ class CompareError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What runs are compared in.
+    """A metric in which runs are compared.
 
     Attributes:
-        name: what ``--metric`` calls it.
+        name: that of ``--metric``.
         unit: of its values.
         read: a run's values, indexed by :data:`~gatherbench.bench.run.rows.SERIES`, repeat and
             epoch.
         more_is_better: true of rates.
-        declared: computed from ids and data path alone: the same on every machine.
+        declared: computed only from ids and data path: the same on every machine.
     """
 
     name: str
@@ -93,12 +93,12 @@ def _requests(run: Run) -> pd.Series[float]:
 
 
 def _of_epochs(said: pd.Series[float]) -> pd.Series[float]:
-    """What cases declare of an epoch, by series and repeat as what was measured is, epoch -1."""
+    """Return cases' declared values of an epoch, indexed as measured ones are, with epoch -1."""
     of = said.rename("value").dropna().reset_index().assign(basis="declared", epoch=-1)
     return of.set_index([*SERIES, "repeat", "epoch"])["value"]
 
 
-#: Every metric, in the order in which it is shown. Units are of one epoch.
+#: Every metric, in the order of display. Units are of one epoch.
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
@@ -126,8 +126,8 @@ def compare_runs(
     """Compare run ``new`` (B) with run ``base`` (A).
 
     Args:
-        across_machines: the runs are from different machines: compare not times but their ratios
-            over each run's own reference
+        across_machines: the runs are from different machines: compare, instead of times, their
+            ratios over each run's own reference
             (:func:`gatherbench.bench.read.derive.reference_variant`).
         metrics: names in :data:`METRICS`; all if empty.
         threshold: the smallest difference that matters, as a share.
@@ -136,15 +136,15 @@ def compare_runs(
         A line for each metric of a case, and for each case that only one of the runs has (with the
         metric ``epoch``); in the plan's order of workloads, the reading order of strategies and the
         order of the metrics. Columns :data:`COLUMNS`: the series; ``base`` and ``new``, geometric
-        means over repeats of each repeat's median (over the run's own reference where machines
-        differ, NaN where there is none); their ``ratio`` with ``low`` and ``high``, its 95 %
-        interval; ``verdict``: SAME, FAST, SLOW or AMBIGUOUS, UNLIKE (threads waited otherwise in
-        A than in B: not judged), FAILED (in B alone), MISSING (from B), NEW (in B); ``reason``, in
+        means over repeats of each repeat's median (over the run's own reference if machines
+        differ, NaN without one); their ``ratio`` with ``low`` and ``high``, its 95 %
+        interval; ``verdict``: SAME, FAST, SLOW or AMBIGUOUS, UNLIKE (threads wait otherwise in
+        A than in B: not judged), FAILED (only in B), MISSING (from B), NEW (in B); ``reason``, in
         words.
 
     Raises:
-        CompareError: the runs cannot be compared, have no case in common, or there is no such
-            metric.
+        CompareError: the runs cannot be compared, have no case in common, or the metric is
+            unknown.
         RunError: a run's table is damaged.
     """
     unknown = sorted(set(metrics) - METRICS.keys())
@@ -170,9 +170,9 @@ def compare_runs(
 
 
 def deciding(table: pd.DataFrame, metrics: Sequence[str] = ()) -> pd.DataFrame:
-    """The lines of :func:`compare_runs` that decide: of ``metrics``, or of :data:`DECIDING`.
+    """Return the lines of :func:`compare_runs` that decide: of ``metrics``, or of `DECIDING`.
 
-    Predicted times decide like measured ones where nothing but the code changes them.
+    Predicted times decide like measured ones if only the code can change them.
     """
     chosen = table["metric"].isin(list(metrics or DECIDING))
     return table[chosen | (table["verdict"] == "FAILED")]
@@ -197,7 +197,7 @@ class _Pair:
         self.keys = [key for key in self._family if key[1:3] != self._reference]
 
     def line(self, key: Key) -> dict[str, Any]:
-        """The line of one series, over the reference of its own run where there is one."""
+        """Return the line of one series, over the reference of its own run if there is one."""
         metric, wanted = self._metric, [key]
         if self._reference is not None:
             strategy, variant = self._reference
@@ -239,7 +239,7 @@ class _Pair:
     def _judged(
         self, wanted: Sequence[Key], before: Sequence[_Values], now: Sequence[_Values]
     ) -> Judgement:
-        """The verdict on new over base, each over its own reference if it has one."""
+        """Return the verdict on new over base, each over its own reference if it has one."""
         if not all(values.logs for values in (*now, *before)):
             nothing = Interval(math.nan, math.nan, math.nan, 0)
             return Judgement(nothing, "AMBIGUOUS", "a value of 0 has no ratio")
@@ -263,7 +263,7 @@ class _Pair:
 def _one_sided(
     base: Run, new: Run, before: Mapping[_Case, str], now: Mapping[_Case, str]
 ) -> Iterator[dict[str, Any]]:
-    """Cases that one run lacks, and those that failed in B alone."""
+    """Return the cases that one run lacks, and those that failed only in B."""
     bad_before, bad_now = reasons(base), reasons(new)
     epoch = METRICS["epoch"]
     for has, lacks, bad, word, name in (
@@ -272,7 +272,7 @@ def _one_sided(
     ):
         for case in [case for case in has if case not in lacks]:
             status, reason = bad.get(case, ("", f"not in {name}'s plan"))
-            if (status, word) != ("failed", "MISSING"):  # those are told below
+            if (status, word) != ("failed", "MISSING"):  # those follow below
                 said = f"{status} in {name}: {reason}" if status else reason
                 yield _line(Key(*case, has[case], "measured"), epoch, word, said)
     for case, (status, reason) in bad_now.items():
@@ -305,7 +305,7 @@ def _by_series(values: pd.Series[float], blocks: pd.Series[int]) -> dict[Key, _V
 
 
 def _typical(values: _Values, exactly: bool) -> float:
-    """What is stated of a series: as in its ratio; the median of what is computed or has a 0."""
+    """Return a series' value: as in its ratio; the median if it is computed or has a 0."""
     if exactly or not values.logs:
         return values.median
     return interval_of((1, values.logs)).value
@@ -343,7 +343,7 @@ def _check_comparable(base: Run, new: Run, *, across_machines: bool) -> None:
 
     settings = [run.plan["measure"] for run in (base, new)]
     names = ["sampling", "sampler_workers"] + ["threads"] * (not across_machines)
-    earlier = {"sampler_workers": 0}  # runs from before there were any
+    earlier = {"sampler_workers": 0}  # runs older than the setting
     asked = [{name: (earlier | measure).get(name) for name in names} for measure in settings]
     for of, run in zip(asked, (base, new), strict=True):
         of["minibatches of epochs"] = run.minibatches
@@ -376,14 +376,14 @@ def _same_minibatches(base: Run, new: Run, workload: str) -> None:
 
 
 def _by_set(run: Run, workload: str, column: str) -> dict[float, set[float]]:
-    """What an epoch had in a column, by the set of minibatches that it had."""
+    """Return an epoch's values of a column, by the set of minibatches that it had."""
     here = run.measured.reset_index().query("workload == @workload").dropna(subset=column)
     sets = here["minibatch_set"].fillna(here["epoch"] if run.minibatches == "fresh" else 0)
     return {float(chosen): set(of) for chosen, of in here[column].groupby(sets)}
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    """What makes a machine another one, in words; what is not known is ``None``."""
+    """Return the properties that identify a machine, in words; unknown ones are ``None``."""
     env, cpu = run.env, run.env.get("cpu", {})
     limits = env.get("thread_limits") or {}
     return {
@@ -397,7 +397,7 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 def _gpu(gpu: dict[str, Any]) -> str:
-    """Kind, power limit and link: what decides how fast one is."""
+    """Return kind, power limit and link, which determine the speed of a GPU."""
     power, link = gpu.get("power_limit_w"), (gpu.get("link_gen_max"), gpu.get("link_width_max"))
     more = [f"{power:g} W"] if power else []
     more += [f"PCIe {link[0]} x{link[1]}"] if all(link) else []
@@ -405,7 +405,7 @@ def _gpu(gpu: dict[str, Any]) -> str:
 
 
 def changes(base: Run, new: Run) -> list[str]:
-    """What else has changed that may explain a difference: code, kernel, driver, libraries."""
+    """Return other changes that may explain a difference: code, kernel, driver, libraries."""
     one, other = _software(base), _software(new)
     return [
         f"{name}: {one.get(name) or 'none'} in A, {other.get(name) or 'none'} in B"

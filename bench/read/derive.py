@@ -1,7 +1,7 @@
-"""Derive from a run's frames what is never stored: medians, ratios, and how far to trust them.
+"""Derive from a run's frames what is never stored: medians, ratios, and their confidence.
 
 Spread is stated as quartiles, because epoch times have a long tail to one side that a standard
-deviation hides; ratios carry a 95 % interval over the repeats. Noisy repeats stay out while there
+deviation hides; ratios carry a 95 % interval over the repeats. Noisy repeats stay out if there
 are quiet ones.
 """
 
@@ -20,10 +20,10 @@ from gatherbench.bench.run.rows import BASES, SERIES, Key
 from gatherbench.stats.interval import Interval, Logs, interval_of
 
 STAGES = ("sample", "fetch", "train")
-#: Parts of ``train`` where several ranks train together: the exchange of gradients once all are
-#: there, and the wait for the slowest.
+#: Parts of ``train`` if several ranks train together: the exchange of gradients once all have
+#: entered, and the wait for the slowest.
 WITHIN_TRAIN = ("all_reduce", "wait")
-#: What the meter's groups of threads are called here (:mod:`gatherbench.bench.meters.threads`).
+#: The names here of the meter's groups of threads (:mod:`gatherbench.bench.meters.threads`).
 GROUPS = {
     "main": ["cpu_main_s"],
     "gather": ["cpu_gather_workers_s"],
@@ -31,7 +31,7 @@ GROUPS = {
     "torch": ["cpu_torch_pool_s"],
     "rest": ["cpu_other_threads_s", "cpu_ended_threads_s", "cpu_meters_s"],
 }
-#: Share of an epoch below which what its stages leave is rounding: a modelled epoch is their sum.
+#: The share of an epoch below which a remainder is rounding: a modelled epoch is its stages' sum.
 ROUNDING = 1e-9
 #: Why a case has not been run, by whether the run is still going.
 NOT_RUN = {
@@ -44,20 +44,20 @@ NOT_RUN = {
 
 
 def modelled_too(run: Run, column: str) -> pd.Series[float]:
-    """A column of the epochs that count, of the measured and of the predicted ones."""
+    """Return a column of the epochs that count, both measured and predicted."""
     both: pd.Series[float] = pd.concat([run.measured[column], run.predicted[column]])
     return both.dropna()
 
 
 def median(values: pd.Series[float]) -> pd.Series[float]:
-    """By series, over repeats and epochs."""
+    """Return the median of each series, over repeats and epochs."""
     return values.dropna().groupby(SERIES).median()
 
 
 def spread(values: pd.Series[float]) -> pd.DataFrame:
-    """``median``, ``low`` and ``high`` (quartiles), ``min``, ``max`` and ``count`` of each series.
+    """Return ``median``, ``low`` and ``high`` (quartiles), ``min``, ``max``, ``count`` by series.
 
-    A line a series, over repeats × epochs.
+    It has a line per series, over repeats × epochs.
     """
     groups = values.dropna().groupby(SERIES)
     quartiles = groups.quantile(np.array([0.25, 0.75])).unstack()
@@ -68,22 +68,22 @@ def spread(values: pd.Series[float]) -> pd.DataFrame:
 
 
 def epoch_times(run: Run) -> pd.DataFrame:
-    """Seconds per epoch of each series, as :func:`spread`."""
+    """Return seconds per epoch of each series, as :func:`spread`."""
     return spread(modelled_too(run, "epoch_s"))
 
 
 def stage_times(run: Run) -> dict[str, pd.DataFrame]:
-    """Seconds per epoch that the loop spent in each stage, by stage, as :func:`spread`."""
+    """Return seconds per epoch that the loop spends in each stage, by stage, as :func:`spread`."""
     return {stage: spread(modelled_too(run, f"{stage}_s")) for stage in STAGES}
 
 
 def stage_breakdown(run: Run) -> pd.DataFrame:
-    """Epoch times, and beside them medians of each stage and of what is left (``other``), seconds.
+    """Return epoch times, with medians of each stage and of the remainder (``other``), seconds.
 
     Columns as :func:`spread`, and :data:`STAGES`, ``other``, and :data:`WITHIN_TRAIN`, which
-    ``train`` holds. What is left is that of each epoch, none where its stages overlapped, as they
-    can on a GPU: so the medians need not add up to the epoch's. A modelled epoch without stages is
-    all ``other``.
+    ``train`` includes. The remainder is that of each epoch, 0 if its stages overlap, as they
+    can on a GPU: so the medians may differ in sum from the epoch's. A modelled epoch without stages
+    is all ``other``.
     """
     names = {f"{stage}_s": stage for stage in ("epoch", *STAGES, *WITHIN_TRAIN)}
     both = pd.concat([of[[*names]] for of in (run.measured, run.predicted)]).rename(columns=names)
@@ -95,9 +95,9 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
 
 
 def cpu_seconds(run: Run) -> pd.DataFrame:
-    """Core-seconds per epoch of the process tree, as :func:`spread`, and its parts' medians.
+    """Return core-seconds per epoch of the process tree, as :func:`spread`, and its parts' medians.
 
-    These are ``user`` and ``system``.
+    The parts are ``user`` and ``system``.
     """
     parts = run.measured[["cpu_user_s", "cpu_system_s"]].set_axis(["user", "system"], axis=1)
     medians = parts.groupby(SERIES).median()
@@ -105,11 +105,11 @@ def cpu_seconds(run: Run) -> pd.DataFrame:
 
 
 def thread_seconds(run: Run) -> pd.DataFrame:
-    """Core-seconds per epoch by group of threads: medians over repeats × epochs.
+    """Return core-seconds per epoch by group of threads: medians over repeats × epochs.
 
     Columns: :data:`SERIES`, one for each of :data:`GROUPS`, ``unused`` (the cores that the case may
-    use, times the epoch, less what it used), and ``median``, ``low`` and ``high``, the quartiles of
-    the groups' sum. Empty where threads were not metered.
+    use, times the epoch, less its use), and ``median``, ``low`` and ``high``, the quartiles of
+    the groups' sum. Empty if threads were not metered.
     """
     seen = run.measured
     groups = {name: seen[group].sum(axis=1, skipna=False) for name, group in GROUPS.items()}
@@ -123,7 +123,7 @@ def thread_seconds(run: Run) -> pd.DataFrame:
 
 
 def cores_of(run: Run) -> int:
-    """Cores that the run's cases might use: the plan's threads, the GPU's node, or all."""
+    """Return the cores that the run's cases may use: the plan's threads, the GPU's node, or all."""
     limits = [int(run.env.get("cpu", {}).get("usable_cores") or 1)]
     if threads := run.plan["measure"].get("threads"):
         limits.append(int(threads))
@@ -137,21 +137,21 @@ def cores_of(run: Run) -> int:
 
 
 def declared(run: Run) -> pd.DataFrame:
-    """What cases declare of an epoch: medians over repeats, by :data:`SERIES` without the basis."""
+    """Return declared values of an epoch: medians over repeats, by :data:`SERIES` but the basis."""
     return run.declared.groupby(SERIES[:4]).median()
 
 
 def link_bytes_declared(run: Run) -> pd.Series[float]:
-    """Bytes over the link in an epoch, by copies and by reads of the GPU, as :func:`declared`."""
+    """Return bytes over the link in an epoch, by copies and GPU reads, as :func:`declared`."""
     names = ["declared_copy_engine_bytes", "declared_gpu_link_read_bytes"]
     return declared(run)[names].sum(axis=1, min_count=2)
 
 
 def found_on_device(run: Run) -> pd.DataFrame:
-    """Share of an epoch's rows that the path found in the device's own memory.
+    """Return the share of an epoch's rows that the path finds in the device's own memory.
 
-    ``counted``: by the path, the median over repeats and epochs; NaN where nobody counts.
-    ``declared``: what the strategy says. Index: :data:`SERIES` without the basis.
+    ``counted``: by the path, the median over repeats and epochs; NaN without a counter.
+    ``declared``: by the strategy. Index: :data:`SERIES` without the basis.
     """
     said, seen = declared(run), run.measured
     hits = (seen["fetch_rows_on_device"] / seen["fetch_payload_bytes"]).groupby(SERIES[:4])
@@ -164,12 +164,12 @@ def found_on_device(run: Run) -> pd.DataFrame:
 
 
 def repeat_logs(values: pd.Series[float], blocks: pd.Series[int] | None = None) -> dict[Key, Logs]:
-    """The logarithm of each repeat's median, by series.
+    """Return the logarithm of each repeat's median, by series.
 
     Args:
         values: above 0, indexed by :data:`SERIES`, repeat and epoch. NaN are left out.
-        blocks: of ratios: ``run.measured["block"]``, the process of each epoch (-1: its case had
-            one alone): epochs of paths that took turns in one are paired.
+        blocks: for ratios: ``run.measured["block"]``, the process of each epoch (-1: its case had
+            one alone). Epochs of paths that took turns in one process are paired.
     """
     known = values.dropna()
     medians = known.groupby(CASE, sort=False).median()
@@ -186,24 +186,24 @@ def repeat_logs(values: pd.Series[float], blocks: pd.Series[int] | None = None) 
 
 
 def epoch_logs(run: Run) -> dict[Key, Logs]:
-    """:func:`repeat_logs` of the measured epochs, for ratios."""
+    """Return :func:`repeat_logs` of the measured epochs, for ratios."""
     return repeat_logs(run.measured["epoch_s"], run.measured["block"])
 
 
 def epoch_intervals(run: Run) -> dict[Key, Interval]:
-    """Seconds of an epoch of each measured series, with their 95 % interval over its repeats."""
+    """Return seconds of an epoch of each measured series, with a 95 % interval over repeats."""
     logs = repeat_logs(run.measured["epoch_s"])
     return {key: interval_of((1, values)) for key, values in logs.items()}
 
 
 def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive") -> pd.DataFrame:
-    """Measured epoch time of the reference over that of each series, on the same workload.
+    """Return the reference's measured epoch over that of each series, on the same workload.
 
     Geometric means over the repeats of each repeat's median epoch, with ``low`` and ``high``, the
     95 % interval (:func:`gatherbench.stats.interval.interval_of`); over itself the ratio is 1 by
     definition. One repeat has no interval: the bounds are NaN. Columns: :data:`SERIES`,
-    ``speedup``, ``low``, ``high``. A series whose reference is not there is left out. What decides
-    nothing is given, too (:func:`gatherbench.bench.read.noise.no_ratio_over`).
+    ``speedup``, ``low``, ``high``. A series without a reference is left out. Undecided ratios
+    are included, too (:func:`gatherbench.bench.read.noise.no_ratio_over`).
     """
     logs, records = epoch_logs(run), list[tuple[object, ...]]()
     for key, mine in logs.items():
@@ -215,9 +215,9 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
 
 
 def reference_variant(run: Run) -> tuple[str, str] | None:
-    """Strategy and variant that speed-ups refer to: the paper's baseline, ``cpu_gather naive``.
+    """Return the reference of speed-ups: the paper's baseline, ``cpu_gather naive``.
 
-    Where a run has no such case, the first other that the CPU gathers for; else ``None``.
+    If a run lacks that, the first other strategy and variant that the CPU gathers for, or ``None``.
     """
     measured = run.measured.index[run.measured["epoch_s"].notna()]
     pairs = set(zip(*map(measured.get_level_values, ("strategy", "variant")), strict=True))
@@ -225,7 +225,7 @@ def reference_variant(run: Run) -> tuple[str, str] | None:
 
 
 def gathers_among(series: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The strategies and variants whose rows the CPU gathers, the paper's baseline first."""
+    """Return the strategies and variants whose rows the CPU gathers, the paper's baseline first."""
     from gatherbench.strategies.registry import role_of  # imports torch
 
     roles = {pair: role_of(*pair) for pair in series}
@@ -234,12 +234,12 @@ def gathers_among(series: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def baseline(run: Run) -> tuple[str, str]:
-    """:func:`reference_variant`, or the paper's where none was measured."""
+    """Return :func:`reference_variant`, or the paper's if none was measured."""
     return reference_variant(run) or ("cpu_gather", "naive")
 
 
 def set_aside(run: Run) -> set[tuple[str, str]]:
-    """Strategy and variant of the series that nobody would train with, by their role."""
+    """Return strategy and variant of the series that are unranked, by their role."""
     from gatherbench.strategies.base import UNRANKED  # imports torch
     from gatherbench.strategies.registry import get, variants
 
@@ -252,7 +252,7 @@ def set_aside(run: Run) -> set[tuple[str, str]]:
 
 
 def limit_of(run: Run) -> tuple[str, str] | None:
-    """Strategy and variant of the path that fetches nothing; ``None``: the plan has none."""
+    """Return strategy and variant of the path that fetches nothing; ``None``: the plan has none."""
     from gatherbench.strategies.registry import role_of  # imports torch
 
     named = ((case["strategy"], case["variant"]) for case in run.plan["cases"])
@@ -260,7 +260,7 @@ def limit_of(run: Run) -> tuple[str, str] | None:
 
 
 def limits(run: Run, epochs: pd.DataFrame) -> dict[str, float]:
-    """The no-fetch limit (s) of each workload that has one, out of a table with ``median``."""
+    """Return the no-fetch limit (s) of each workload with one, from a table with ``median``."""
     limit = limit_of(run)
     found = of_paths(epochs[epochs["basis"] == "measured"], lambda pair: pair == limit)
     return dict(zip(found["workload"], found["median"], strict=True))
@@ -271,10 +271,10 @@ def limits(run: Run, epochs: pd.DataFrame) -> dict[str, float]:
 
 @lru_cache(maxsize=4)  # a run is read by many views
 def problems(run: Run) -> pd.DataFrame:
-    """Cases without a measurement: failed, skipped, or not run (yet).
+    """Return the cases without a measurement: failed, skipped, or not run (yet).
 
     Columns: ``workload``, ``strategy``, ``variant``, ``status`` (``failed``, ``skipped``,
-    ``not run``), ``reason`` (of the first such repeat), ``repeats`` (how many), ``of`` (planned,
+    ``not run``), ``reason`` (of the first such repeat), ``repeats`` (a number), ``of`` (planned,
     and measured beyond the plan until the epoch was precise).
     """
     keys = ["workload", "strategy", "variant"]
@@ -296,13 +296,13 @@ def problems(run: Run) -> pd.DataFrame:
 
 
 def reasons(run: Run) -> dict[tuple[str, str, str], tuple[str, str]]:
-    """Status and reason of each line of :func:`problems`, by workload, strategy and variant."""
+    """Return status and reason of each line of :func:`problems`, by workload, strategy, variant."""
     found = problems(run)[["workload", "strategy", "variant", "status", "reason"]]
     return {(w, s, v): (status, why) for w, s, v, status, why in found.itertuples(index=False)}
 
 
 def reasons_of(run: Run, *columns: str) -> pd.DataFrame:
-    """The reasons why numbers of whole cases are missing in these columns, of the first one first.
+    """Return why numbers of whole cases are missing in these columns, the first column's first.
 
     Columns: those of :attr:`Run.reasons`.
     """
@@ -312,7 +312,7 @@ def reasons_of(run: Run, *columns: str) -> pd.DataFrame:
 
 
 def unpredicted(run: Run) -> pd.DataFrame:
-    """The predictions without an epoch, for which ``machine``, and the ``reason``."""
+    """Return the predictions without an epoch, their ``machine``, and the ``reason``."""
     missing = run.predicted[run.predicted["epoch_s"].isna()].reset_index()
     why = reasons_of(run, "epoch_s").query("basis == 'predicted'")[[*SERIES[:3], "reason"]]
     why = why.drop_duplicates(SERIES[:3])
@@ -323,7 +323,7 @@ def unpredicted(run: Run) -> pd.DataFrame:
 
 
 def sort_series(table: pd.DataFrame) -> pd.DataFrame:
-    """The table in the registry's order of its strategies, then by variant and basis.
+    """Sort the table in the registry's order of its strategies, then by variant and basis.
 
     A strategy that is not registered comes last.
     """
@@ -339,12 +339,12 @@ def sort_series(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:
-    """The table's workloads in the order of the run's plan, each as :func:`sort_series` has it."""
+    """Sort the table's workloads in the order of the run's plan, each as :func:`sort_series`."""
     return sort_by(sort_series(table), "workload", run.workloads)
 
 
 def sort_by(table: pd.DataFrame, column: str, names: Sequence[str]) -> pd.DataFrame:
-    """The table in the order in which the names of a column stand; of one name as it was."""
+    """Sort the table in the order of a column's names; equal names keep their order."""
     place = {name: number for number, name in enumerate(names)}
     return table.sort_values(
         column, key=lambda named: named.map(place), kind="stable", ignore_index=True
@@ -352,18 +352,18 @@ def sort_by(table: pd.DataFrame, column: str, names: Sequence[str]) -> pd.DataFr
 
 
 def of_paths(table: pd.DataFrame, wanted: Callable[[tuple[str, str]], bool]) -> pd.DataFrame:
-    """The lines of a table of which strategy and variant are wanted."""
+    """Return the lines of a table whose strategy and variant are wanted."""
     pairs = zip(table["strategy"], table["variant"], strict=True)
     return table[pd.Series([wanted(pair) for pair in pairs], table.index, dtype=bool)]
 
 
 def ends_of(name: str) -> list[str]:
-    """The columns of a value and of the ends of its interval."""
+    """Return the names of the columns of a value and of the ends of its interval."""
     return [name, f"{name}_low", f"{name}_high"]
 
 
 def with_ends_of(**values: Sequence[float]) -> dict[str, float]:
-    """By these columns, of each value its own and those of its ends."""
+    """Return by these columns each value and its ends."""
     return {
         column: one
         for name, three in values.items()
@@ -372,6 +372,6 @@ def with_ends_of(**values: Sequence[float]) -> dict[str, float]:
 
 
 def ends_in(line: Mapping[Hashable, Any], name: str) -> tuple[float, float, float]:
-    """What a line has in these columns."""
+    """Return the values of a line in these columns."""
     value, low, high = (float(line[column]) for column in ends_of(name))
     return value, low, high

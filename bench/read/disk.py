@@ -1,9 +1,9 @@
-"""Tables on disk: what a path reads there for the rows it is asked for, and what an epoch costs.
+"""Tables on disk: the reads of a path for the rows of a minibatch, and the cost of an epoch.
 
 Bytes and requests are counted by the path itself, and bytes also by the kernel, for the process
-(``/proc/self/io``) and for the device. All are set against the same payload: the rows that the path
-did not find in memory of its own. Of a memory map nobody knows which rows the page cache held, so
-that is all of them, and less than 1 B read for 1 B asked for means that it held some.
+(``/proc/self/io``) and for the device. All are related to the same payload: the rows that the path
+lacks in memory of its own. For a memory map it is unknown which rows the page cache holds, so
+the payload is all of them, and less than 1 B read per 1 B of it means that it holds some.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gatherbench.bench.run.rows import SERIES
 
 
 def disk_strategies(run: Run) -> list[str]:
-    """Strategies of the plan that fetch off a disk: all that need a file, if one declared rows."""
+    """Return the plan's strategies that fetch off a disk: all with a file, if one declared rows."""
     if not len(said := _declared(run)):
         return []
     from gatherbench.strategies.registry import build  # imports torch
@@ -32,14 +32,14 @@ def disk_strategies(run: Run) -> list[str]:
 
 
 def disk_ratios(run: Run) -> pd.DataFrame:
-    """What is derived of each measured epoch of a path that reads a disk, by its index.
+    """Return ratios of each measured epoch of a path that reads a disk, by its index.
 
-    ``amplification``: bytes that the path read for each byte of the rows that it had to read;
+    ``amplification``: bytes that the path reads for each byte of the rows that it has to read;
     ``process`` and ``device``: the same by the kernel's counters. ``in_memory``: the share of the
-    rows asked for that the path had kept. ``iops``: reads per second of the fetch, or of the whole
-    epoch where fetches run ahead of it; ``in_flight``: reads that were under way in that time, on
-    average (Little's law: their rate times their mean latency); ``latency_median`` and
-    ``latency_99th`` of a read, s. NaN where nobody counts.
+    requested rows that the path has kept. ``iops``: reads per second of the fetch, or of the whole
+    epoch if fetches run ahead of it; ``in_flight``: the average number of reads under way in that
+    time (Little's law: their rate times their mean latency); ``latency_median`` and
+    ``latency_99th`` of a read, s. NaN without a counter.
     """
     said, seen = _declared(run), run.measured
     keys = pd.MultiIndex.from_arrays([seen.index.get_level_values(name) for name in SERIES[:4]])
@@ -65,13 +65,13 @@ def disk_ratios(run: Run) -> pd.DataFrame:
 
 
 def disk_reads(run: Run) -> pd.DataFrame:
-    """A line for each measured series that reads a disk: medians of :func:`disk_ratios`.
+    """Return a line for each measured series that reads a disk: medians of :func:`disk_ratios`.
 
-    Columns: :data:`SERIES`, those, ``declared`` (the amplification that the path declared of the
-    first measured epoch; NaN where the page cache decides), ``over`` (what ``iops`` is a rate of:
+    Columns: :data:`SERIES`, those, ``declared`` (the amplification that the path declares of the
+    first measured epoch; NaN if the page cache decides), ``over`` (the time base of ``iops``:
     ``fetch`` or ``epoch``), ``row_bytes``, ``rows`` (of the table), ``ids`` (of a minibatch),
-    ``engine`` (``io_uring`` or ``threads``), ``roof`` (random reads of a block in a second that the
-    disk itself gave during these cases).
+    ``engine`` (``io_uring`` or ``threads``), ``roof`` (random reads of a block per second that the
+    disk itself reaches during these cases).
     """
     medians = disk_ratios(run).groupby(SERIES).median().reset_index()
     said, cases = _declared(run), run.ended.groupby(SERIES[:4]).median(numeric_only=True)
@@ -86,7 +86,7 @@ def disk_reads(run: Run) -> pd.DataFrame:
         "row_bytes": row,
         "rows": cases["setup_table_bytes"] / row,
         "ids": ids,
-        # Of several ranks: how many have one.
+        # For several ranks: the number of them with a ring.
         "engine": rings.map(lambda many: "io_uring" if many else "threads").where(rings.notna()),
         "roof": roofs[run.ended["used"]].groupby(SERIES[:4]).median().reindex(said.index),
     }
@@ -94,6 +94,6 @@ def disk_reads(run: Run) -> pd.DataFrame:
 
 
 def _declared(run: Run) -> pd.DataFrame:
-    """What cases that read a disk declare of an epoch, by :data:`SERIES` but the basis."""
+    """Return declared values of an epoch of cases that read a disk, by `SERIES` but the basis."""
     said = declared(run)
     return said[said["declared_disk_payload_bytes"] > 0]

@@ -1,11 +1,11 @@
-"""Derive from a run's frames what its GPU drew and what crossed its link.
+"""Derive from a run's frames the GPU's energy and power, and its link's traffic.
 
 Energy comes from the stage ``energy``: a window over whole epochs, long enough for the counter
 (:mod:`gatherbench.bench.run.untimed`). Power is energy over the window's length.
 
-The sensors count what the link carried; the strategies declare requests that were counted from the
-ids. That both agree is what makes alignment, which only the second shows in advance, believable;
-where they do not, the largest read that the GPU makes is not the assumed one, or something else
+The sensors count the link's traffic; the strategies declare requests that were counted from the
+ids. Agreement of both is the evidence for alignment, which only the second shows in advance. If
+they disagree, the largest read that the GPU makes differs from the assumed one, or other traffic
 crosses the link.
 """
 
@@ -26,24 +26,24 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES
 
-#: Of the reads a second over 64 MiB of a table, what is left over all of it where pages are large.
+#: The rate of reads over a whole table, as a share of that over 64 MiB of it, if pages are large.
 #: On an H200 0.49 to 0.59 over 16 to 48 GiB of managed memory, 0.04 to 0.06 of registered, 0.12
 #: over 2 GiB of managed memory in pages of 4 KiB (``results/nvidia-h200``, 2026-11-26).
 LARGE_PAGES = 0.25
 #: Largest reads that a GPU may make, B; requests are declared for the first.
 LARGEST_READS = (128, 64)
-#: By calibration, of each source; one that is trusted is right both ways.
+#: By calibration, for each source; a trusted one is right in both directions.
 _RATIOS = [f"pcie_{direction}_ratio" for direction in DIRECTIONS]
 _REQUESTS = re.compile(r"declared_gpu_requests_(\d+)b")
 
 
 def idle_power_w(run: Run) -> float | None:
-    """What the GPU drew with a process on it that did nothing, W; ``None``: not measured."""
+    """Return the GPU's power with an idle process on it, W; ``None``: not measured."""
     return _of_calibration(run, "idle_power")
 
 
 def link_rate(run: Run) -> tuple[float | None, str]:
-    """Raw rate of the link as it was under load, B/s each way; or ``None``, and why."""
+    """Return the raw rate of the link under load, B/s each way; or ``None``, and why."""
     gen, width = (_of_calibration(run, f"link_{x}_loaded") for x in ("gen", "width"))
     if gen is None or width is None:
         return None, "the calibration does not tell generation and width of the link"
@@ -60,7 +60,7 @@ def _of_calibration(run: Run, metric: str) -> float | None:
 
 
 def copied_ratio(run: Run) -> float | None:
-    """Bytes that the trusted sensor counts for each byte copied to the device, by calibration."""
+    """Return the trusted sensor's bytes for each byte copied to the device, by calibration."""
     whole = run.calibration[run.calibration["status"] == "ok"]
     for _, ratios in whole[whole["metric"].isin(_RATIOS)].groupby("source", sort=False):
         if len(ratios) == len(_RATIOS) and ratios["value"].between(*TRUSTED).all():
@@ -69,8 +69,8 @@ def copied_ratio(run: Run) -> float | None:
 
 
 def slow_pages(run: Run) -> pd.DataFrame:
-    """Series whose managed memory the GPU reads no faster than by small pages, as measured when the
-    path opened: reads a second over the ``whole`` table, and over the ``near`` part of it.
+    """Return series whose managed memory the GPU reads at the rate of small pages, as measured
+    when the path opens: reads a second over the ``whole`` table, and over its ``near`` part.
     """
     names = {"setup_page_visit_rate_per_s": "whole", "setup_page_visit_rate_near_per_s": "near"}
     managed = run.ended[run.ended.index.get_level_values("basis") == "measured"]
@@ -81,11 +81,11 @@ def slow_pages(run: Run) -> pd.DataFrame:
 
 
 def energy(run: Run) -> pd.DataFrame:
-    """What each case's window of whole epochs held, by :data:`SERIES` and repeat.
+    """Return energy and power in each case's window of whole epochs, by `SERIES` and repeat.
 
-    Columns: ``energy`` an epoch (J), mean ``power`` (W), and the ``time`` of an epoch (s) while its
-    energy was read: these can be other epochs than the timed ones. Without the cases that have no
-    reading.
+    Columns: ``energy`` per epoch (J), mean ``power`` (W), and the ``time`` of an epoch (s) while
+    its energy was read: these can be other epochs than the timed ones. Cases without a reading are
+    left out.
     """
     window = run.ended[run.ended["used"] & run.ended["energy_gpu_energy_j"].notna()]
     joules, seconds = window["energy_gpu_energy_j"], window["energy_window_s"]
@@ -95,18 +95,18 @@ def energy(run: Run) -> pd.DataFrame:
 
 
 def gpu_energy(run: Run) -> pd.DataFrame:
-    """Energy of the GPU an epoch, J: median and quartiles over repeats, and its idle part.
+    """Return the GPU's energy per epoch, J: median and quartiles over repeats, and its idle part.
 
-    Columns: those of :func:`gatherbench.bench.read.derive.spread`; and ``idle`` (what the GPU would
-    have drawn in that time doing nothing), ``above idle`` and ``not split`` (where the idle power
-    was not measured), which add up to ``median``.
+    Columns: those of :func:`gatherbench.bench.read.derive.spread`; and ``idle`` (the energy of an
+    idle GPU in that time), ``above idle`` and ``not split`` (if the idle power was not measured),
+    which add up to ``median``.
     """
     found = energy(run)
     return _with_idle(run, found["energy"], found["time"])
 
 
 def gpu_power(run: Run) -> pd.DataFrame:
-    """Mean power of the GPU over an epoch, W, with the columns of :func:`gpu_energy`."""
+    """Return the GPU's mean power over an epoch, W, with the columns of :func:`gpu_energy`."""
     power = energy(run)["power"]
     return _with_idle(run, power, pd.Series(1.0, power.index))
 
@@ -125,7 +125,7 @@ def _with_idle(run: Run, values: pd.Series[float], seconds: pd.Series[float]) ->
 
 
 def link_rates(timeline: pd.DataFrame) -> pd.DataFrame:
-    """Rates between the readings of a counter: of one epoch and metric, in the order of time.
+    """Return rates between the readings of a counter: of one epoch and metric, in order of time.
 
     Returns:
         ``begin_s``, ``end_s``, ``rate`` (B/s).
@@ -138,19 +138,19 @@ def link_rates(timeline: pd.DataFrame) -> pd.DataFrame:
 
 
 def requests_declared(columns: Iterable[object]) -> dict[int, str]:
-    """Those of the columns that count requests which cases declare, by the bytes of one."""
+    """Return the columns that count requests declared by cases, by the bytes of one request."""
     told = map(_REQUESTS.fullmatch, map(str, columns))
     return {int(found[1]): found[0] for found in told if found}
 
 
 def link_bytes(run: Run) -> pd.DataFrame:
-    """Bytes from host to device in an epoch of each series whose traffic was measured.
+    """Return bytes from host to device in an epoch of each series whose traffic was measured.
 
-    Columns: :data:`~gatherbench.bench.run.rows.SERIES`; ``payload`` (what the path wanted);
+    Columns: :data:`~gatherbench.bench.run.rows.SERIES`; ``payload`` (of the path's rows);
     ``read`` (whole sectors of its reads, and its copies, ids among them); ``link_128`` and
-    ``link_64`` (that with the header of each completion, were these the GPU's largest reads, and
-    with what the run's calibration saw a copied byte cost); ``median``, ``low``, ``high`` and
-    ``count`` (measured, over epochs: quartiles). NaN where requests were not counted. Edges that
+    ``link_64`` (that with the header of each completion, if these are the GPU's largest reads, and
+    with the calibrated cost of a copied byte); ``median``, ``low``, ``high`` and
+    ``count`` (measured, over epochs: quartiles). NaN if requests were not counted. Edges that
     are copied for training are measured and not counted: with sampling on the GPU there are none.
     Reads of neighbour lists in host memory, while a GPU draws, are counted as rows are.
     """

@@ -1,12 +1,12 @@
-"""Does the host bound an epoch by issuing it to a GPU? Then it says nothing of the data path.
+"""Find epochs bounded by the host that issues them to a GPU: they show little of the data path.
 
-A GPU does what it is told in its order, and the host tells it call by call. The thread that trains
-issues draws, steps and fetches; what the GPU has left to do when all is issued is the rest of the
-epoch. Almost nothing left, and more than two thirds of the epoch spent issuing: a faster path would
-change nothing, and how fast a process issues differs from one to the next.
+A GPU runs its operations in order, and the host issues them call by call. The thread that trains
+issues draws, steps and fetches; the GPU's remaining work when all is issued is the rest of the
+epoch. If that is almost nothing, and issuing took more than two thirds of the epoch, a faster path
+would change nothing, and the speed of issuing differs from one process to the next.
 
 So between two such paths there is no verdict (:func:`gatherbench.stats.judge.between`). A path that
-gathers on the CPU is none: its gather takes part in what keeps the host.
+gathers on the CPU is exempt: its gather is part of the host's work.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from gatherbench.bench.read.derive import sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES, Key
 
-#: Share of an epoch that issuing takes more than, and steps that the GPU has left at most, where it
-#: bounds the epoch.
+#: An epoch is host-bound if issuing takes more than this share of it, and the GPU then has at most
+#: this many steps left.
 BOUND_SHARE, BOUND_STEPS = 2 / 3, 2.0
-#: Roles of paths whose fetches are issued and no more: others may do their work meanwhile.
+#: Roles of paths whose host work for a fetch is only issuing it: others may work meanwhile.
 _ISSUED = ("zero_copy", "upper_bound", "no_fetch", "control")
 
 
 def host_bound(run: Run) -> frozenset[Key]:
-    """The measured series whose epochs issuing bounds."""
+    """Return the measured series with host-bound epochs."""
     shares = issue_shares(run)
     return frozenset(Key(*one) for one in shares.loc[shares["bound"], SERIES].to_numpy())
 
 
 def issue_shares(run: Run) -> pd.DataFrame:
-    """What issuing took of the measured epochs: medians over repeats and epochs, as shares of it.
+    """Return issuing as shares of the measured epochs: medians over repeats and epochs.
 
-    Columns: :data:`SERIES`, ``train`` and ``fetch`` (what the host needed to issue them), ``draw``
-    (minibatches, or to have a GPU do so; NaN where that is not told), ``wait`` (for them), ``left``
-    (what the GPU still had to do then), ``issued`` (draws, steps, and the fetches of paths that do
-    no more than issue them), and ``bound``, whether that bounds the epoch.
+    Columns: :data:`SERIES`, ``train`` and ``fetch`` (the host's time to issue them), ``draw``
+    (minibatches, or to have a GPU do so; NaN if unknown), ``wait`` (for them), ``left``
+    (the GPU's remaining time then), ``issued`` (draws, steps, and the fetches of paths that only
+    issue them), and ``bound``, whether that bounds the epoch.
     """
     from gatherbench.strategies.registry import role_of  # imports torch
 

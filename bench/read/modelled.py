@@ -1,9 +1,9 @@
-"""Modelled epochs as tables: how far they range, and their ratios; and one line a series.
+"""Modelled epochs as tables: their ranges and ratios; and a summary with a line per series.
 
-Of some constants a profile knows only a range. Each end is then predicted as an epoch of its own
-(:mod:`gatherbench.bench.model.predict`). The machine is one, and nobody knows which: so of two
-series the epochs of one number belong together. A value that is not known better has two ends and
-no middle to be quoted.
+A profile knows only a range of some constants. Each end is then predicted as an epoch of its own
+(:mod:`gatherbench.bench.model.predict`). There is one machine, whose true constants are unknown: so
+the epochs of one number of two series belong together. A value known only as a range has two ends
+and no middle to be quoted.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from gatherbench.bench.run.rows import SERIES
 
 
 def corners(run: Run, stage: str = "epoch") -> pd.DataFrame:
-    """Modelled seconds of a stage: a line for each series (:data:`SERIES`), a column each corner.
+    """Return modelled seconds of a stage: a line per series (:data:`SERIES`), a column per corner.
 
-    A series that the corners do not change has the same in every column.
+    A series that is equal at all corners has the same value in every column.
     """
     values = run.predicted[f"{stage}_s"].dropna()
     return values.droplevel("repeat").unstack("epoch").sort_index()
 
 
 def with_ranges(run: Run, table: pd.DataFrame, stage: str = "epoch") -> pd.DataFrame:
-    """A table of a stage's times whose modelled lines have their ends for ``low`` and ``high``.
+    """Return a table of a stage's times whose modelled lines have their ends in ``low``, ``high``.
 
-    ``median`` is halfway between them, where a bar may end whose whisker shows both.
+    ``median`` is halfway between them: the end of a bar whose whisker shows both.
     """
     ends = table[SERIES].merge(_ends(corners(run, stage)), on=SERIES, how="left")
     ends = ends.set_index(table.index)
@@ -46,7 +46,7 @@ def with_ranges(run: Run, table: pd.DataFrame, stage: str = "epoch") -> pd.DataF
 
 
 def speedups(run: Run, strategy: str, variant: str) -> pd.DataFrame:
-    """:func:`~gatherbench.bench.read.derive.speedup_over`, and of modelled epochs the range.
+    """Return :func:`~gatherbench.bench.read.derive.speedup_over`, for modelled epochs the range.
 
     ``low`` and ``high`` are then the least and greatest ratio at one corner, ``speedup`` is halfway
     between them.
@@ -59,7 +59,7 @@ def speedups(run: Run, strategy: str, variant: str) -> pd.DataFrame:
 
 
 def modelled_ratios(run: Run, strategy: str, variant: str) -> pd.DataFrame:
-    """Ends of the ratio of a reference's modelled epoch to each other's, corner by corner.
+    """Return the ends of a reference's modelled epoch over each other's, corner by corner.
 
     Columns: :data:`SERIES`, ``low``, ``high``; without the series that borrow from noisy ones.
     """
@@ -73,7 +73,7 @@ def modelled_ratios(run: Run, strategy: str, variant: str) -> pd.DataFrame:
 
 
 def borrows(run: Run, stage: str) -> bool:
-    """Whether predictions take a stage's time from what their run measured."""
+    """Return whether predictions take a stage's time from their run's measurements."""
     return any(stage in str(stages).split() for stages in run.predicted["borrowed"].dropna())
 
 
@@ -82,16 +82,16 @@ def _ends(seconds: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise(run: Run) -> pd.DataFrame:
-    """One line a series: its epoch's spread, and the medians of everything else.
+    """Return one line per series: its epoch's spread, and the medians of everything else.
 
     Columns: those of :func:`gatherbench.bench.read.derive.epoch_times` (s), and ``fetch``,
     ``train``, ``all_reduce``, ``wait`` (s; ``train`` holds the last two), ``cpu`` (core-seconds),
     ``rate`` (B/s), ``speedup`` with its 95 % interval, ``speedup_low`` and ``speedup_high``,
-    ``other`` (cores that other work had during the worst repeat that counts); NaN where there is
-    none, the rate also where fetches run ahead of the training. ``repeats`` count; ``noisy`` were
-    noisy; ``left_out`` of them do not count, as there were quiet ones. A predicted epoch is as
-    noisy as what it takes times from. A predicted value that ranges has its ends alone, in ``low``,
-    ``high``, ``fetch_low``, … (measured: quartiles).
+    ``other`` (cores of other work during the worst repeat that counts); NaN without a value, the
+    rate also if fetches run ahead of the training. ``repeats`` count; ``noisy`` were noisy;
+    ``left_out`` of them are excluded, as there were quiet ones. A predicted epoch is as noisy as
+    the series from which it takes times. A predicted value that ranges has only its ends, in
+    ``low``, ``high``, ``fetch_low``, … (measured: quartiles).
     """
     times = {"epoch": epoch_times(run), **stage_times(run)}
     epoch, fetch, train = (

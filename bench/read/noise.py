@@ -1,8 +1,8 @@
 """Was the machine busy with other work while a case was measured?
 
-A burst of other work may meet all epochs of one case. It then tilts every ratio to that case, and
-neither spread nor interval shows it. So the question is asked case by case, and a noisy repeat
-counts only where its series has no quiet one.
+A burst of other work may meet all epochs of one case. It then tilts every ratio to that case, which
+neither spread nor interval shows. So each case is examined, and a noisy repeat counts only if its
+series has no quiet one.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _METERED = ["system_cpu_busy_s", "cpu_user_s", "cpu_system_s", "window_s"]
 
 
 def noise_of(epochs: pd.DataFrame, cases: pd.DataFrame, env: dict[str, Any]) -> pd.DataFrame:
-    """How quiet the machine was during each case, by :data:`SERIES` and repeat.
+    """Return how quiet the machine was during each case, by :data:`SERIES` and repeat.
 
-    ``noisy``: other work had too much of it. ``other_cores``: cores of the host that it had over
-    all of the case's epochs; NaN where the host was not metered. ``used``: the case counts: it did
-    not fail, and was quiet or its series has no quiet case.
+    ``noisy``: other work had too much of it. ``other_cores``: cores of the host that other work had
+    over all of the case's epochs; NaN if the host was not metered. ``used``: the case counts: it
+    did not fail, and was quiet or its series has no quiet case.
 
-    What other work is: :class:`gatherbench.bench.meters.cpu.OtherWork`.
+    Other work is defined by :class:`gatherbench.bench.meters.cpu.OtherWork`.
     """
     one, ended = epochs[epochs["rank"] < 0], cases[cases["rank"] < 0]
     sums = one.reindex(columns=[*_CASE, *_METERED, "system_cpu_steal_s"])
@@ -44,7 +44,7 @@ def noise_of(epochs: pd.DataFrame, cases: pd.DataFrame, env: dict[str, Any]) -> 
         for of in (pd.concat([one[_CASE], ended[_CASE]]), ended[ended["status"] == "failed"])
     )
     found = pd.DataFrame(index=known.drop_duplicates())
-    # Clocks tick: less than nothing is none.
+    # Clocks tick: a negative load is none.
     found["other_cores"] = (other / window).clip(lower=0).reindex(found.index)
     found["noisy"] = found.index.isin(too_much[too_much].index)
     right = ~found.index.isin(failed)
@@ -56,25 +56,25 @@ def noise_of(epochs: pd.DataFrame, cases: pd.DataFrame, env: dict[str, Any]) -> 
 
 
 def logical_cores(env: dict[str, Any]) -> int:
-    """Of the machine of a run."""
+    """Return the number of logical cores of a run's machine."""
     return env.get("cpu", {}).get("logical_cores") or 1
 
 
 def other_load(run: Run) -> pd.Series[float]:
-    """Cores of the host that other work had during each measured case, where it was metered."""
+    """Return cores of the host that other work had during each measured case, if metered."""
     measured = run.ended[run.ended.index.get_level_values("basis") == "measured"]
     return measured["other_cores"].dropna()
 
 
 def noisy_series(run: Run) -> dict[Key, float]:
-    """Cores that other work had during the series without a quiet repeat: the worst repeat's."""
+    """Return the series without a quiet repeat, with the worst repeat's cores of other work."""
     ended = run.ended
     worst = ended.loc[ended["noisy"] & ended["used"], "other_cores"].groupby(SERIES).max()
     return {Key(*series): cores for series, cores in worst.items()}  # type: ignore[misc]
 
 
 def noisy_and_modelled(run: Run) -> dict[Key, float]:
-    """:func:`noisy_series`, and modelled series that take times from such series alone."""
+    """Return :func:`noisy_series`, and modelled series that take times only from such series."""
     found = dict(noisy_series(run))
     lenders: dict[str, list[float | None]] = {}
     for series in series_of(run):
@@ -88,20 +88,20 @@ def noisy_and_modelled(run: Run) -> dict[Key, float]:
 
 
 def modelled_from_noisy(run: Run) -> set[Key]:
-    """Modelled series that take times from series without a quiet repeat alone: none is a ratio.
+    """Return modelled series that take times only from series without a quiet repeat.
 
-    What they borrow is then as long as other work made it.
+    They have no valid ratios, as other work has lengthened these times.
     """
     return noisy_and_modelled(run).keys() - noisy_series(run).keys()
 
 
 def mostly_noisy(run: Run) -> bool:
-    """Whether most measured series have no quiet repeat."""
+    """Return whether most measured series lack a quiet repeat."""
     return 2 * len(noisy_series(run)) > len(series_of(run))
 
 
 def no_ratio_over(run: Run, reference: Key) -> str:
-    """Why no ratio of measured epochs over this series decides anything; empty where one may."""
+    """Return why ratios of measured epochs over this series decide nothing; empty if they may."""
     if mostly_noisy(run):
         return f"{noise(run)}: no ratio is given; measure again on an idle machine"
     if reference in noisy_series(run):
@@ -110,13 +110,13 @@ def no_ratio_over(run: Run, reference: Key) -> str:
 
 
 def series_of(run: Run) -> list[Key]:
-    """The series of which an epoch counts."""
+    """Return the series with an epoch that counts."""
     known = run.measured.index[run.measured["epoch_s"].notna()]
     return list(dict.fromkeys(Key(*one[:5]) for one in known))
 
 
 def noise(run: Run) -> str:
-    """How much other work there was during how many cases, in words; empty for a quiet run."""
+    """Return how much other work there was during how many cases, in words; empty if quiet."""
     load = run.ended.loc[run.ended["noisy"], "other_cores"]
     if load.empty:
         return ""

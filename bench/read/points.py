@@ -1,4 +1,4 @@
-"""The probe's table: what was timed or counted of host, link and GPU, one observation a row.
+"""The probe's table: times and counts of host, link and GPU, one observation per row.
 
 ``gatherbench probe`` writes it as ``rows.csv``. Values are in SI units and nothing is derived:
 rates are derived when the table is read.
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One thing to measure: a test case and its parameters, 0 or empty where it has none.
+    """One test case to measure, with its parameters, 0 or empty if it lacks one.
 
     Attributes:
-        case: the name of a case of ``bench/probe``, or of one of the things that it counts.
+        case: the name of a case of ``bench/probe``, or of a quantity that it counts.
         row_bytes: of a gather, or of a read of a disk.
         span_bytes: the part of the host's table that is read.
-        threads: of the processor; of a disk the reads in flight.
-        grid_percent: how many blocks are launched. Of a gather: per cent of the threads that the
-            GPU can hold (0: the launch policy's own grid). Of ``sm_read``: blocks for each hundred
-            multiprocessors. Beside training: per cent of the GPU that the fetch may take.
+        threads: of the processor; for a disk the reads in flight.
+        grid_percent: the number of blocks that are launched. For a gather: per cent of the threads
+            that the GPU can hold (0: the launch policy's own grid). For ``sm_read``: blocks per
+            hundred multiprocessors. While training runs: per cent of the GPU for the fetch.
         policy: launch policy of a gather, or the library that gathers.
-        order: what is done to the ids before they are gathered.
-        load: what stands for training.
-        provider: how the fetch beside training gets its share of the GPU.
-        held_out: of older rows: not fitted by a calibration, but predicted.
+        order: how the ids are arranged before they are gathered.
+        load: the work that represents training.
+        provider: how the fetch during training gets its share of the GPU.
+        held_out: in older rows: not fitted by a calibration, but predicted.
     """
 
     case: str
@@ -53,7 +53,7 @@ class Point:
 class PointRow:
     """One observation: ``amount`` (in the case's ``unit``) took ``time_s``.
 
-    ``time_s`` is ``None`` where the amount was counted, not timed. Where there is no number at all
+    ``time_s`` is ``None`` if the amount was counted, not timed. If there is no number at all,
     ``reason`` says why. Round 0 is before the rounds: setting up, checking.
     """
 
@@ -75,16 +75,16 @@ COLUMNS: dict[str, object] = {
 
 
 def is_point_table(path: Path) -> bool:
-    """Whether a CSV file has the columns of this table."""
+    """Return whether a CSV file has the columns of this table."""
     with open_file(path) as file:
         head = file.readline(1 << 16).decode(errors="replace")
     return list(COLUMNS) == next(csv.reader([head]), [])
 
 
 def read_points(path: Path | None) -> pd.DataFrame:
-    """A table of points with :data:`COLUMNS`; missing numbers are NaN, missing texts empty.
+    """Read a table of points with :data:`COLUMNS`; missing numbers are NaN, missing texts empty.
 
-    Without a ``path`` a table without rows.
+    Without a ``path`` the table has no rows.
     """
     import pandas as pd
 

@@ -1,7 +1,7 @@
-"""Published figures: rows like any others, read from ``results/reference/`` and drawn apart.
+"""Published figures: rows like any others, read from ``results/reference/`` and drawn separately.
 
-They are what papers, issue threads and vendors say of other people's machines. Each row's
-``source`` names its origin; ``results/reference/README.md`` says what each table holds.
+They are published by papers, issue threads and vendors about other machines. Each row's
+``source`` names its origin; ``results/reference/README.md`` describes each table.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ REFERENCE = Path(gatherbench.__file__).with_name("reference")
 
 
 def load_reference(folder: Path = REFERENCE) -> pd.DataFrame:
-    """Every published row of the tables in ``folder``.
+    """Read every published row of the tables in ``folder``.
 
     Columns: :data:`gatherbench.bench.run.rows.HEADER`, and ``table``: the name of the file without
     its ending. Without any file the frame is empty.
 
     Raises:
-        StoreError: a file is no table of rows, or a row does not say that it was published.
+        StoreError: a file is not a table of rows, or a row is not marked as published.
     """
     paths = sorted(folder.glob("*.csv"))
     tables = [table_of(_published(row, path) for row in read_rows(path)) for path in paths]
@@ -44,7 +44,7 @@ def _published(row: Row, path: Path) -> Row:
 
 
 def published_range(published: pd.DataFrame) -> pd.DataFrame:
-    """The paper's range for several GPUs as lines across a panel: ``kind``, ``name``, ``y``."""
+    """Return the paper's range for several GPUs as lines of a panel: ``kind``, ``name``, ``y``."""
     rows = published[(published["table"] == "headlines") & (published["metric"] == "faster_by")]
     shares = zip(rows["variant"], rows["value"], strict=True)
     names = [f"{variant}: {share:.0%} faster" for variant, share in shares]

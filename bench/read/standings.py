@@ -1,9 +1,9 @@
-"""Who is how fast on each workload: ratios over the CPU's gathers, and ranks that ties share.
+"""Rank the paths of each workload by speed: ratios over the CPU's gathers, and ranks with ties.
 
-Two paths are separated where the one rule says so (:mod:`gatherbench.stats.judge`): the whole
-interval of their ratio lies beyond the smallest difference that matters, and the host does not
-bound both. A path's rank goes from one more than the number of paths that are faster to the number
-of all less those that are slower, so paths that are not separated share ranks.
+Two paths are separated if the one rule says so (:mod:`gatherbench.stats.judge`): the whole
+interval of their ratio lies beyond the smallest difference that matters, and at most one of them is
+host-bound. A path's ranks go from one more than the number of faster paths to the number of all
+less that of the slower ones, so paths that are not separated share ranks.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Standing:
 
     Attributes:
         workload, backend: of all of them.
-        logs: the epochs of every series, bounds among them, for ratios.
+        logs: the epochs of every series, limits included, for ratios.
         ranked: those that are compared, the shortest median epoch first: the order of tables and
             sentences.
         best: of these the CPU's gather with the shortest epochs; ``None``: there is none.
         reference: ``cpu_gather naive``, or the first other of the CPU's gathers that is ranked.
         limit: the path that fetches nothing; ``None``: there is none.
-        words: how the epochs of one path compare with those of another; none is decided where the
+        words: the comparison of one path's epochs with another's; all are undecided if the
             run is noisy.
     """
 
@@ -64,28 +64,28 @@ class Standing:
 
     @property
     def leader(self) -> Key:
-        """The first in order of those that no path is measurably faster than."""
+        """The first in order of the paths that no other is measurably faster than."""
         return next((k for k in self.ranked if self.rank(k)[0] == 1), self.ranked[0])
 
     def speedup(self, key: Key, over: Key | None = None) -> Interval:
-        """How many times as fast an epoch is as that of ``over``, or of the first ranked path."""
+        """Return the speed of an epoch over that of ``over``, or of the first ranked path."""
         base = over or self.ranked[0]
         if key == base:
             return Interval(1.0, 1.0, 1.0, len(self.logs[key]))
         return ratio_of(self.logs[base], self.logs[key])
 
     def rank(self, key: Key) -> tuple[int, int]:
-        """The least and the greatest rank that a ranked path may have."""
+        """Return the least and the greatest rank that a ranked path may have."""
         words = [self.words[key, other] for other in self.ranked if other != key]
         return 1 + words.count("SLOW"), len(self.ranked) - words.count("FAST")
 
 
 @lru_cache(maxsize=4)  # a run is read by many views
 def standings(run: Run) -> list[Standing]:
-    """One for each workload of which epochs were measured, in the plan's order.
+    """Return the standing of each workload with measured epochs, in the plan's order.
 
-    Nothing is ranked that nobody would train with, nor what has no quiet repeat, unless most of the
-    run is noisy.
+    Unranked are roles that are no use for training, and series without a quiet repeat; the latter
+    are ranked if most of the run is noisy.
     """
     from gatherbench.strategies.registry import role_of  # imports torch
 
@@ -118,15 +118,15 @@ def standings(run: Run) -> list[Standing]:
 
 
 def table(run: Run) -> pd.DataFrame:
-    """A line for each measured series: what it takes, and how it stands; the shortest epochs first.
+    """Return a line per measured series: its costs and its rank; the shortest epochs first.
 
     Columns: :data:`SERIES`; ``epoch`` with its quartiles, ``waiting`` (for features; s); ``link``
     (B/s: counted by the link's sensor if it was read, else the declared bytes; on the host the
     payload), ``cores`` busy, ``watts`` and ``joules`` of the GPU (of an epoch, above idle);
     ``best`` and ``reference``, ratios over these two gathers with their ends; ``rank_low``,
     ``rank_high`` and ``rank``, both in words, or why there is none; ``open_best`` and
-    ``open_reference``: that ratio decides nothing. Medians over repeats and epochs; NaN: not known.
-    Bounds come last.
+    ``open_reference``: that ratio is undecided. Medians over repeats and epochs; NaN: unknown.
+    The limit comes last.
     """
     lines, noisy = list[dict[str, Any]](), noisy_series(run)
     for standing in standings(run):
@@ -161,7 +161,7 @@ def table(run: Run) -> pd.DataFrame:
 
 
 def _taken(run: Run) -> pd.DataFrame:
-    """What an epoch of each measured series takes, by series."""
+    """Return the costs of an epoch of each measured series, by series."""
     seen = run.measured
     found = spread(seen["epoch_s"]).set_index(SERIES)[["median", "low", "high"]]
     found.columns = pd.Index(ends_of("epoch"))

@@ -1,9 +1,9 @@
-"""When is a run precise enough, and which case comes next until it is?
+"""Decide when a run is precise enough, and which case comes next until then.
 
-Beyond the repeats that are measured in any case, each further one goes to the series that needs it
+Beyond the repeats that are always measured, each further one goes to the series that needs it
 most: one with too few quiet repeats, else the one whose interval is widest (nvbench and MLPerf stop
-by such rules, too). With it go all that take turns with it. The plan's budget is time spent in such
-further cases, as their rows tell, so a run that was cut off goes on with what is left of it.
+by such rules, too). All series that take turns with it are measured with it. The plan's budget is
+time spent in such further cases, by their rows, so a run that was cut off continues with the rest.
 
 To stop when an interval happens to be narrow makes it cover less often; from six repeats on that
 costs one or two per cent (``stats/NOTES.md``), so no series ends by its precision before.
@@ -31,17 +31,17 @@ from gatherbench.stats.interval import Logs, interval_of
 
 Series = tuple[str, ...]
 
-#: Quiet repeats from which on a narrow interval may end a series.
+#: The number of quiet repeats from which on a narrow interval may end a series.
 FEWEST = 6
 
 
 class StoppingRule:
-    """The next cases of a run, by its rows so far; none: it is precise enough, or time is up.
+    """Returns the next cases of a run from its rows; none: it is precise enough, or time is up.
 
     Args:
-        cases: that are measured in any case: at least one of every series.
+        cases: those that are always measured: at least one of every series.
         measure: the plan's table; see its ``repeats``, ``precision`` and ``budget_s``.
-        cores: logical ones of the machine, by which other work beside a case is judged.
+        cores: logical ones of the machine, by which other work during a case is judged.
     """
 
     def __init__(self, cases: Sequence[Case], measure: Measure, cores: int) -> None:
@@ -81,15 +81,15 @@ class StoppingRule:
             if need is not None and (not measure.budget_s or spent_s + takes <= measure.budget_s):
                 repeat = 1 + max(int(theirs["repeat"].max()) for theirs in group.values())
                 further = [replace(self._first[other], repeat=repeat) for other in group]
-                # Not twice running, or a drift of the machine would fall on one series alone.
+                # Avoid twice in a row: a drift of the machine would fall on one series alone.
                 again = any(theirs.index[-1] == ended.index[-1] for theirs in group.values())
                 wanted.append((not again, need, self._draw.random(), further))
         return max(wanted, key=lambda one: one[:3])[-1] if wanted else []
 
     def _need(self, width: float | None, repeats: int, quiet: int) -> tuple[int, float] | None:
-        """How much a series wants a repeat: quiet ones that it lacks, width of its interval."""
+        """Return how much a series needs a repeat: lacking quiet ones, width of its interval."""
         measure = self._measure
-        # Where other work never ends, twice the repeats are enough.
+        # If other work never ends, twice the repeats are enough.
         enough = quiet >= measure.max_repeats or repeats >= 2 * measure.max_repeats
         if enough or width is None:
             return None
@@ -98,12 +98,12 @@ class StoppingRule:
 
 
 def widths(logs: Mapping[Key, Logs], bound: Collection[Key] = ()) -> dict[Key, float]:
-    """Half-width of the interval of each series' epoch, as a share of it.
+    """Return the half-width of the interval of each series' epoch, as a share of it.
 
-    Of paths that took turns that of the ratio over the shortest of their workload: how fast the
-    process was on the whole is in every epoch of it, and in no ratio. Left out is a series of
-    ``bound`` whose shortest is among them, too: no repeat gives a verdict on two paths that the
-    host bounds.
+    For paths that took turns it is that of the ratio over the shortest of their workload: the
+    overall speed of the process is in every epoch of it, and cancels in ratios. A series of
+    ``bound`` is left out if its shortest is among them, too: repeats never give a verdict on two
+    paths that the host bounds.
     """
     shortest: dict[tuple[str, str], Logs] = {}
     for key, mine in logs.items():
@@ -121,13 +121,13 @@ def widths(logs: Mapping[Key, Logs], bound: Collection[Key] = ()) -> dict[Key, f
 
 
 def _in_turns(cases: pd.DataFrame) -> bool:
-    """Whether the last repeat of a series had its turns in a process with others."""
+    """Return whether the last repeat of a series took turns in a process with others."""
     began = cases.set_index("repeat")["setup_process_began_s"]
     return bool(pd.notna(began[cases["repeat"].max()]))
 
 
 def so_far(rows: Iterable[Row], measure: Measure, cores: int) -> Run:
-    """What these rows tell of whole cases' epochs and ends, as a run."""
+    """Return the whole cases' epochs and ends among these rows, as a run."""
     told = [
         r
         for r in rows
@@ -143,9 +143,9 @@ def so_far(rows: Iterable[Row], measure: Measure, cores: int) -> Run:
 
 
 def imprecise(run: Run) -> dict[Series, float]:
-    """The measured series known less precisely than the plan asked for, and the half-width."""
+    """Return the measured series that are less precise than planned, and their half-width."""
     asked = Measure.model_validate(limits_of(run.plan))
     if asked.max_repeats <= asked.min_repeats:
-        return {}  # a number of repeats was asked for
+        return {}  # the plan has a fixed number of repeats
     found = {key[:3]: width for key, width in widths(epoch_logs(run), host_bound(run)).items()}
     return {series: width for series, width in found.items() if width > asked.precision}

@@ -1,14 +1,14 @@
-"""A run as frames: a line an epoch, a line a case, what is missing, and what each column means.
+"""A run as frames: a line per epoch, a line per case, missing values, and the columns' meaning.
 
     run = load_run("results/example")
     run.epochs, run.cases, run.reasons, run.columns    # as in its folder, see FORMAT.md
     run.measured["fetch_s"]                            # epochs that count, by series and repeat
     run.predicted["epoch_s"], run.declared["declared_payload_bytes"], run.ended["setup_open_s"]
 
-These frames are all there is: what is derived is a column of them
+These frames hold everything: a derived value is a column of them
 (:mod:`gatherbench.bench.read.derive`), or a median, a ratio or a verdict of such a column. A column
-that :data:`~gatherbench.bench.run.columns.KNOWN` names is there in each run, NaN where nobody
-observed it.
+that :data:`~gatherbench.bench.run.columns.KNOWN` names exists in each run, NaN if it was not
+observed.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ from gatherbench.outside import read_json
 
 __all__ = ["Run", "RunError", "load_run"]
 
-#: What identifies a measured or predicted case.
+#: The key of a measured or predicted case.
 CASE = [*SERIES, "repeat"]
 _ABOUT = ("unit", "source", "meaning", "stage", "metric", "declared")
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run, as its folder holds it. Of a case that is no result its epochs are left out.
+    """One run, as its folder holds it. The epochs of a case that is no result are left out.
 
     Attributes:
-        folder: where it lies.
+        folder: its folder.
         plan: the resolved plan.
         env: the machine, see :func:`gatherbench.bench.machine.env.describe_machine`.
-        epochs: a line an epoch (of a prediction: a line for each end of its range), and of each
+        epochs: a line per epoch (of a prediction: a line per end of its range), and of each
             rank that has one. Columns: :data:`gatherbench.bench.run.columns.EPOCH_KEYS`; ``noisy``
             (the machine had too much other work while the case ran) and ``used`` (it counts);
-            then what was observed, with the unit in the name: ``epoch_s``, ``fetch_s``,
-            ``link_rx_bytes``. What is missing is NaN, and ``reasons`` says why.
-        cases: a line a case: how it ended, its set-up, its checks. Columns:
+            then the observations, with the unit in the name: ``epoch_s``, ``fetch_s``,
+            ``link_rx_bytes``. A missing value is NaN, and ``reasons`` says why.
+        cases: a line per case: how it ended, its set-up, its checks. Columns:
             :data:`gatherbench.bench.run.columns.CASE_KEYS`; ``noisy``, ``used`` and ``other_cores``
-            (that other work had while the case ran); then what was observed.
+            (that other work had while the case ran); then the observations.
         reasons: why a number is missing: a line for each case and column, or for single epochs
-            (epoch -1: all of the case's). With the status ``ok``: the source of a number that is
-            not its column's. Columns: :data:`gatherbench.bench.run.columns.REASON_KEYS`.
-        columns: what each column holds: its ``unit``, ``source``, ``meaning``, and the ``stage``
-            and ``metric`` by which processes name it; indexed by its name.
-        declared: of each case what it declares of its mean epoch, by :data:`CASE` without the
-            basis; one that failed, too.
+            (epoch -1: all of the case's). With the status ``ok``: the source of a number, if it
+            differs from its column's. Columns: :data:`gatherbench.bench.run.columns.REASON_KEYS`.
+        columns: the meaning of each column: its ``unit``, ``source``, ``meaning``, and the
+            ``stage`` and ``metric`` by which processes name it; indexed by its name.
+        declared: the values that each case, even a failed one, declares of its mean epoch, by
+            :data:`CASE` without the basis.
         samples: seconds of every stage of every minibatch; empty while the run has not ended.
-        calibration: the check of a GPU's sensors, an observation a line (columns
+        calibration: the check of a GPU's sensors, a line per observation (columns
             :data:`gatherbench.bench.run.rows.HEADER`); empty without a GPU.
-        going: whether it was still being measured when it was read; ``None``: it cannot be told.
+        going: whether it was still being measured when it was read; ``None``: unknown.
     """
 
     folder: Path
@@ -89,11 +89,11 @@ class Run:
     def measured(self) -> pd.DataFrame:
         """The measured epochs that count, by :data:`SERIES`, repeat and epoch.
 
-        Not of failed cases, not of single ranks, and of noisy cases only where their series has no
+        Failed cases and single ranks are left out, and noisy cases unless their series has no
         quiet one. With the columns of :func:`derived`.
 
         Raises:
-            RunError: an epoch stands twice in the table.
+            RunError: an epoch occurs twice in the table.
         """
         return derived(self._counted("measured"))
 
@@ -113,7 +113,7 @@ class Run:
 
     @cached_property
     def ended(self) -> pd.DataFrame:
-        """The cases that have ended, however, by :data:`CASE`; ``used``: it counts."""
+        """The cases that have ended in any way, by :data:`CASE`; ``used``: it counts."""
         mine = self.cases[(self.cases["rank"] < 0) & self.cases["status"].notna()]
         return _whole(mine.set_index(CASE))
 
@@ -124,18 +124,18 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        """As its lines have it: the folder may have been given another name."""
+        """The run's id, as in its lines: the folder may have been renamed."""
         names = [*self.cases["run"][:1], *self.epochs["run"][:1]]
         return str(names[0]) if names else self.folder.name
 
     @cached_property
     def machine(self) -> str:
-        """The machine that measured; empty before anything was. Predictions name another."""
+        """The machine that measured; empty before any measurement. Predictions name another."""
         return ", ".join(sorted(self._of_measured("machine")))
 
     @cached_property
     def commit(self) -> str:
-        """The commits whose code measured or predicted; empty before anything was."""
+        """The commits whose code measured or predicted; empty before any measurement."""
         return ", ".join(sorted({*self.epochs["commit"], *self.cases["commit"]}))
 
     def _of_measured(self, column: str) -> set[str]:
@@ -147,7 +147,7 @@ class Run:
 
     @cached_property
     def has_gpu(self) -> bool:
-        """Whether anything was measured on a GPU."""
+        """Whether any case was measured on a GPU."""
         return "cuda" in self._of_measured("backend")
 
     @property
@@ -157,26 +157,26 @@ class Run:
 
     @cached_property
     def drawn(self) -> str:
-        """How its minibatches were had: as the plan says, and ``live`` where no GPU could draw."""
+        """The source of its minibatches: as planned, and ``live`` if the GPU could not draw."""
         asked = str(self.plan["measure"].get("sampling", "live"))
         on_gpu = "cuda" in {*self.epochs["backend"], *self.cases["backend"]}
         return "live" if asked in GPU_SAMPLING and not on_gpu else asked
 
     @cached_property
     def minibatches(self) -> str:
-        """``fresh``: each epoch had minibatches of its own; ``same``, in runs from before that."""
+        """``fresh``: each epoch has minibatches of its own; ``same``, in older runs."""
         has_sets = "minibatch_set" in self.epochs and self.epochs["minibatch_set"].notna().any()
         return str(self.plan["measure"].get("minibatches", "fresh" if has_sets else "same"))
 
     @property
     def sampling(self) -> str:
-        """That with the workers: ``live``, ``replay, 2 workers``."""
+        """The source of minibatches with the workers: ``live``, ``replay, 2 workers``."""
         workers = self.sampler_workers
         return f"{self.drawn}, {workers} worker{'s' * (workers > 1)}" if workers else self.drawn
 
     @property
     def sampler_workers(self) -> int:
-        """Threads that had minibatches ready ahead of the loop; 0: the loop did, or a GPU."""
+        """Threads that draw minibatches ahead of the loop; 0: the loop does, or a GPU."""
         if self.drawn in GPU_SAMPLING:
             return 0
         return int(self.plan["measure"].get("sampler_workers", 0))
@@ -187,9 +187,9 @@ class Run:
         return workload_names(self.plan["workloads"])
 
     def alike(self, **plain: object) -> list[tuple[str, list[str]]]:
-        """Workloads that differ in these fields at most: name in words, and ids; as in the plan.
+        """Group workloads that differ at most in these fields: name in words, and ids; by plan.
 
-        ``plain``: what the fields are where nothing is asked for; plans may be older than a field.
+        ``plain``: the fields' default values; plans may be older than a field.
         """
         groups: list[tuple[dict[str, object], list[str]]] = []
         for ident, fields in self.plan["workloads"].items():
@@ -204,11 +204,11 @@ class Run:
 
 
 def derived(epochs: pd.DataFrame) -> pd.DataFrame:
-    """Measured epochs with what follows from their columns.
+    """Return measured epochs with columns derived from theirs.
 
-    ``cpu_s`` (core-seconds), ``cores`` (busy, on average), ``payload_rate`` (bytes of rows a second
-    of waiting for them: no rate of a link where fetches run ahead), ``gather_rate`` (the same of
-    the gather, waited for or not), ``link_rate`` (received over the link, a second of the epoch).
+    ``cpu_s`` (core-seconds), ``cores`` (busy, on average), ``payload_rate`` (bytes of rows per
+    second of waiting for them; unrelated to the link if fetches run ahead), ``gather_rate`` (the
+    same of the gather, with or without waiting), ``link_rate`` (received, per second of the epoch).
     """
     cpu, payload = epochs["cpu_user_s"] + epochs["cpu_system_s"], epochs["fetch_payload_bytes"]
     return epochs.assign(
@@ -221,7 +221,7 @@ def derived(epochs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _whole(frame: pd.DataFrame) -> pd.DataFrame:
-    """With the columns that are known, but that nobody observed."""
+    """Return the frame with all known columns, even those that were not observed."""
     return frame.reindex(columns=list(dict.fromkeys([*frame, *KNOWN])))
 
 
@@ -229,14 +229,14 @@ def load_run(folder: Path | str) -> Run:
     """Read a run's folder, such as ``results/example``.
 
     Raises:
-        RunError: it is no run folder, was written with another schema version, or holds a file
+        RunError: it is not a run folder, was written with another schema version, or holds a file
             that cannot be read; the message names the file and the remedy.
     """
     return run_in(RunStore.open(Path(folder)))
 
 
 def run_in(store: RunStore) -> Run:
-    """The run in a folder that is open; its tables are parsed again only where others wrote them.
+    """Return the run of an open folder; its tables are parsed again only after others wrote them.
 
     Raises:
         RunError: see :func:`load_run`.
@@ -255,7 +255,7 @@ def run_of(
     samples: pd.DataFrame,
     going: bool | None,
 ) -> Run:
-    """These rows of a run as a run of their own; for the arguments see :class:`Run`."""
+    """Return these rows of a run as a run of their own; for the arguments see :class:`Run`."""
     frames = frames_of(lines_of(row for row in rows if row.workload))
     whole = [row for row in rows if not row.workload]
     return _run(folder, plan, env, frames, whole, samples, going)
@@ -270,7 +270,7 @@ def _run(
     samples: pd.DataFrame,
     going: bool | None,
 ) -> Run:
-    """What cases measured that are no result is left out."""
+    """Make a run without the measurements of cases that are no result."""
     frames = _judged(frames)
     right = right_in(frames)
     declared = of_mean_epoch(frames)
@@ -294,7 +294,7 @@ def _run(
 
 
 def of_measured(run: Run, table: pd.DataFrame) -> pd.DataFrame:
-    """The lines of the cases of which an epoch was measured: not of those wrong or cut off."""
+    """Return the lines of cases with a measured epoch, without those wrong or cut off."""
     case = [*SERIES[:3], "repeat"]
     epochs = run.epochs.loc[run.epochs["basis"] == "measured", case]
     known = pd.MultiIndex.from_frame(table[case]).isin(pd.MultiIndex.from_frame(epochs))
@@ -302,7 +302,7 @@ def of_measured(run: Run, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _judged(frames: Frames) -> Frames:
-    """The tables, with the cases failed that did not train as the others of their workload."""
+    """Return the tables, with cases marked failed that train unlike others of their workload."""
     strayed = strays_in(frames)
     cases, reasons = frames.cases.copy(), frames.reasons
     cases["reason"] = cases["reason"].mask(
@@ -321,7 +321,7 @@ def _judged(frames: Frames) -> Frames:
 
 
 def _of_right(frames: Frames, right: Collection[CaseId]) -> pd.DataFrame:
-    """The cases, of those that are no result only what is declared and how they ended."""
+    """Return the cases; those that are no result keep only declared values and how they ended."""
     cases = frames.cases.copy()
     lost = (cases["basis"] == "measured") & ~among(cases, right)
     observed = [
@@ -334,10 +334,10 @@ def _of_right(frames: Frames, right: Collection[CaseId]) -> pd.DataFrame:
 
 
 def of_mean_epoch(frames: Frames) -> pd.DataFrame:
-    """What each case declares of an epoch, by :data:`CASE` without the basis.
+    """Return each case's declared values of an epoch, by :data:`CASE` without the basis.
 
-    What it says of single epochs counts as the mean over those that it measured: a size of request
-    that none of an epoch's reads had stands nowhere, and counts as none.
+    Declarations of single epochs are averaged over those that the case measured. A size of request
+    that no read of an epoch has is absent there, and counts as 0.
     """
     case = [name for name in CASE if name != "basis"]
     names = [name for name, column in frames.columns.items() if column.declared]
@@ -354,7 +354,7 @@ def of_mean_epoch(frames: Frames) -> pd.DataFrame:
 
 
 def _with_noise(frame: pd.DataFrame, noise: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The lines with these columns, in order: the keys, what is known, what else was observed."""
+    """Return the lines with columns in order: the keys, those of noise, other observations."""
     mine = noise.reindex(pd.MultiIndex.from_frame(frame[CASE])).set_axis(frame.index)
     of_case = frame.assign(**mine).assign(noisy=mine["noisy"].eq(True), used=mine["used"].eq(True))
     keys = [*keys, *noise]
@@ -371,7 +371,7 @@ def _about(columns: dict[str, Column]) -> pd.DataFrame:
 
 
 def predicted(run: Run, rows: Sequence[Row]) -> Run:
-    """The run with these predictions in place of those that it had."""
+    """Return the run with these predictions in place of its own."""
     made = frames_of(lines_of(rows))
     epochs, reasons = (
         pd.concat([old[old["basis"] != "predicted"], new], ignore_index=True)
@@ -392,10 +392,10 @@ def only(
     strategies: Collection[str] | None = None,
     backends: Collection[str] | None = None,
 ) -> Run:
-    """The run as if no other workloads, strategies and backends had been in its plan.
+    """Return the run as if its plan had no other workloads, strategies and backends.
 
-    What the cases declare of themselves belongs to every backend; predictions are left out where
-    backends are named.
+    The declared values of cases belong to every backend; predictions are left out if backends
+    are named.
     """
     cases = run.plan["cases"]
     frames = {name: getattr(run, name) for name in ("epochs", "cases", "reasons", "declared")}
@@ -415,10 +415,10 @@ def only(
 
 
 def newest_run(root: Path) -> Path:
-    """The folder of the newest run under ``root`` (``results/``): by start, then by last change.
+    """Return the newest run's folder under ``root`` (``results/``): by start, then last change.
 
     Raises:
-        RunError: there is none, or no folder can have that name.
+        RunError: there is none, or the name is invalid for a folder.
     """
     try:
         found = [plan for plan in root.glob("*/*/plan.json") if began(plan.parent)]
@@ -430,9 +430,9 @@ def newest_run(root: Path) -> Path:
 
 
 def began(folder: Path) -> str:
-    """When what a folder holds was begun to be measured, UTC; to be compared as a text.
+    """Return when the measurement of a folder's run began, UTC; to be compared as a text.
 
-    ``2026-11-23T07:02:41+00:00`` where its ``env.json`` says so; of an older run the date with
+    ``2026-11-23T07:02:41+00:00`` if its ``env.json`` has it; for an older run the date with
     which its name begins, ``2026-11-23``; empty without either.
     """
     try:
@@ -443,5 +443,5 @@ def began(folder: Path) -> str:
 
 
 def no_samples() -> pd.DataFrame:
-    """The samples of a run that has none yet."""
+    """Return the samples of a run that has none yet."""
     return pd.DataFrame({name: [] for name in SAMPLE_COLUMNS})

@@ -1,4 +1,4 @@
-"""Numbers and names for readers, alike in terminal, figures and report; large counts as people
+"""Numbers and names for readers, equal in terminal, figures and report; large counts as people
 write them; sizes of dtypes.
 """
 
@@ -29,43 +29,43 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
 LONGEST_NAME = 64
 MISSING = "–"
 _PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
-#: Of a large count as it is typed.
+#: The suffixes of a large count as it is typed.
 _UNITS = {"k": 10**3, "M": 10**6, "B": 10**9}
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:
-    """The unit in which times up to ``longest_s`` read well, and how many make a second."""
-    if not longest_s < 1:  # NaN: there are none
+    """Return the unit in which times up to ``longest_s`` read well, and its number in a second."""
+    if not longest_s < 1:  # NaN: no times
         return "s", 1.0
     return ("ms", 1e3) if longest_s >= 1e-3 else ("µs", 1e6)
 
 
 def prefix(most: float) -> tuple[str, float]:
-    """The decimal prefix with which values up to ``most`` read well, and its factor."""
+    """Return the decimal prefix with which values up to ``most`` read well, and its factor."""
     name, size = next((p for p in _PREFIXES if most >= p[1]), _PREFIXES[-1])
     return name, 1 / size
 
 
 def bytes_in_words(value: float) -> str:
-    """Bytes in the largest decimal unit of which there is one: ``328 MB``."""
+    """Return bytes in the largest decimal unit that they reach: ``328 MB``."""
     name, factor = prefix(value)
     return f"{three_digits(value * factor)} {name}B" if factor < 1 else f"{value:.0f} B"
 
 
 def decimals(value: float) -> int:
-    """How many decimals show three significant digits of ``value``."""
+    """Return how many decimals show three significant digits of ``value``."""
     return max(0, 2 - int(f"{value:.2e}".rpartition("e")[2])) if value else 0
 
 
 def three_digits(value: float | None) -> str:
-    """A number with three significant digits and no exponent; a dash where there is none."""
+    """Return a number with three significant digits and no exponent; a dash if it is missing."""
     if value is None or math.isnan(value):
         return MISSING
     return f"{value:.{decimals(value)}f}"
 
 
 def with_ends(value: float, low: float, high: float, unit: str = "×") -> str:
-    """``2.31× (2.20–2.43)``; one repeat has no ends (NaN), and says so."""
+    """Return ``2.31× (2.20–2.43)``; one repeat has no ends (NaN), and the text says so."""
     shown = quantity(value, unit)
     if math.isnan(value):
         return shown
@@ -76,7 +76,7 @@ def with_ends(value: float, low: float, high: float, unit: str = "×") -> str:
 
 
 def scale(unit: str, largest: float) -> tuple[str, float]:
-    """The unit in which values up to ``largest`` (in ``unit``) read well, and its factor."""
+    """Return the unit in which values up to ``largest`` (in ``unit``) read well, and its factor."""
     if unit == "s":
         return time_unit(largest)
     if unit in ("B", "B/s", "Hz", "1/s"):
@@ -88,7 +88,7 @@ def scale(unit: str, largest: float) -> tuple[str, float]:
 
 
 def span(low: float, high: float, unit: str) -> str:
-    """Two ends in one unit, ``25.8 to 26.2 ms``; one number where both read alike."""
+    """Return two ends in one unit, ``25.8 to 26.2 ms``; one number if both read alike."""
     name, factor = scale(unit, high)
     ends = dict.fromkeys(number(end * factor) for end in (low, high))
     if unit == "×":
@@ -97,7 +97,7 @@ def span(low: float, high: float, unit: str) -> str:
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
-    """Names in a row: ``a, b and c``; of more than ``most`` how many are left."""
+    """Return names in a row: ``a, b and c``; of more than ``most``, how many are left."""
     shown = [short(name) for name in names[:most]]
     if len(names) > most:
         return f"{', '.join(shown)} and {len(names) - most} more"
@@ -105,7 +105,7 @@ def listed(names: Sequence[str], most: int = 4) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A number with a unit that suits it: ``213 ms``, ``1.44×``."""
+    """Return a number with a unit that suits it: ``213 ms``, ``1.44×``."""
     if value is None or math.isnan(value):
         return MISSING
     name, factor = scale(unit, abs(value))
@@ -115,12 +115,12 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant digits, no exponent, thousands apart."""
+    """Return a number with three significant digits, no exponent, thousands separated."""
     return _thousands(value) if abs(value) >= 1e3 else three_digits(value)
 
 
 def count(value: float) -> str:
-    """A count whole, any other plain number as :func:`number` does."""
+    """Return a count as a whole number, any other plain number as :func:`number` does."""
     return _thousands(value) if float(value).is_integer() else number(value)
 
 
@@ -129,7 +129,7 @@ def _thousands(value: float) -> str:
 
 
 def short(text: object, longest: int = LONGEST_NAME) -> str:
-    """The text on one line, cut in its middle where it is longer than ``longest``."""
+    """Return the text on one line, cut in its middle if it is longer than ``longest``."""
     line = " ".join(str(text).split())
     if len(line) <= longest:
         return line
@@ -138,10 +138,10 @@ def short(text: object, longest: int = LONGEST_NAME) -> str:
 
 
 def whole(text: str | int) -> int:
-    """A large count as people write it: ``2400000``, ``2_400_000``, ``2.4e6``, ``2.4M``.
+    """Parse a large count as people write it: ``2400000``, ``2_400_000``, ``2.4e6``, ``2.4M``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a count.
     """
     try:
         digits = str(text).strip()
