@@ -1,22 +1,22 @@
-"""Sampling that remembers: draws from caches of neighbours, or again what was drawn before.
+"""Sampling with memory: it draws from caches of neighbours, or repeats earlier draws.
 
-Behind the sampler's door. These are other minibatches than those of plain sampling, and learn
-another model as fast as they may:
+These samplers are used through the sampler's door. Their minibatches differ from those of plain
+sampling, and so do the models that they train:
 
-- :class:`FBL` is plain sampling, with the counts of the others beside it.
+- :class:`FBL` is plain sampling, with the counters of the others.
 - :class:`FCR` and :class:`OTF` (GraphSnapShot, NoakLiu/GraphSnapShot) draw for each node of a
-  degree above ``threshold`` from a cache of ``alpha`` × fan-out of its neighbours. Of ``FCR`` all
-  are drawn anew every ``every`` minibatches. Of ``OTF`` a share ``refresh`` is, whenever the node
-  is a target, and a share ``fetch`` of what is drawn comes from its whole list. Each layer has a
+  degree above ``threshold`` from a cache of ``alpha`` × fan-out of its neighbours. ``FCR`` draws them
+  anew every ``every`` minibatches. ``OTF`` draws a share ``refresh`` anew whenever the node
+  is a target, and a share ``fetch`` of its edges comes from the node's whole list. Each layer has a
   cache of its own, or all share one (``shared``, the paper's SC).
 - :class:`Dependent` has each node keep what it drew for some minibatches, so that a share ``keep``
   of the nodes draws in each minibatch what it drew in the one before (after Balin et al.,
   "Cooperative minibatching in graph neural networks", arXiv 2310.12403; GraphBolt's
   ``--batch-dependency`` of 1 / (1 - keep)).
 
-What is remembered begins anew with each epoch, and minibatches are drawn in their order. So an
-epoch's depend on seed and number of the epoch alone, as those of plain sampling do, and not on the
-number of threads.
+The memory starts anew with each epoch, and minibatches are drawn in their order. So an epoch's
+minibatches depend only on its seed and number, as those of plain sampling do, whatever the number
+of threads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gatherbench.bench.sampling.numba_sampler import NeighborSampler, Targets
 from gatherbench.bench.sampling.sampler import Counted, Tally
 from gatherbench.bench.sampling.splitmix import derive
 
-#: Apart from the keys of layers, and from an epoch's other draws.
+#: A stream of random numbers other than the keys of layers, and than an epoch's other draws.
 _CACHE, _KEPT, _REMEMBERED = 101, 102, 6
 _ONE, _TURN = _u(1), _u(1 << 20)
 
@@ -62,7 +62,7 @@ class _FromCaches(FBL):
     Attributes:
         alpha: neighbours in a cache for each that is drawn, at least 1.
         threshold: a node with no more neighbours has no cache.
-        shared: by all layers.
+        shared: whether all layers share one cache.
     """
 
     alpha: float = 2.0
@@ -101,7 +101,7 @@ class OTF(_FromCaches):
 
 @dataclass(frozen=True)
 class Dependent(FBL):
-    """Draws for a share ``keep`` of the nodes what it drew for them in the minibatch before."""
+    """Repeats for a share ``keep`` of the nodes their draws of the minibatch before."""
 
     keep: float = 0.9
 
@@ -111,12 +111,12 @@ class Dependent(FBL):
 
     @property
     def lifetime(self) -> int:
-        """Minibatches for which a node keeps what it drew."""
+        """Minibatches for which a node keeps its draw."""
         return max(1, round(1 / (1 - self.keep)))
 
 
 class NumberedSeeds(NamedTuple):
-    """Seed nodes of a minibatch that depends on those before it.
+    """The seed nodes of a minibatch that depends on earlier ones.
 
     ``nodes`` are int64 ``[S]``, ``number`` counts the epoch's minibatches, ``key`` is the epoch's.
     """
@@ -146,7 +146,7 @@ class SnapshotSampler(NeighborSampler):
     """Draws by a policy; the other arguments and errors are the plain sampler's.
 
     Raises:
-        ValueError: minibatches are asked for in another order than theirs.
+        ValueError: minibatches are requested out of order.
     """
 
     def __init__(
@@ -170,12 +170,12 @@ class SnapshotSampler(NeighborSampler):
             ]
 
     def clone(self, threads: int) -> Self:
-        """One more for another thread, with a memory of its own."""
+        """Return one more for another thread, with a memory of its own."""
         return type(self)(self.policy, self._indptr, self._indices, self.fanouts, threads)
 
     @property
     def cache_bytes(self) -> int:
-        """Memory of all that is remembered, room for nodes that were never asked for among it."""
+        """The bytes of all that is remembered, including room for nodes that were never drawn."""
         return sum(cache.nbytes for cache in self._caches)
 
     def tally(self) -> Tally:
@@ -212,7 +212,7 @@ class SnapshotSampler(NeighborSampler):
     ) -> None:
         policy, now, of = self.policy, self._now, (self._indptr, self._indices, *targets)
         if isinstance(policy, Dependent):
-            # A node draws with a key of its own for as many minibatches, from one of its own on.
+            # A node keeps its own key for that many minibatches, from a number of its own on.
             kept = (np.uint64(derive(now.key, layer, _KEPT)), now.number, policy.lifetime)
             _draw_kept(*of, *kept, edges[0], edges[1], used)
             return
@@ -228,7 +228,7 @@ class SnapshotSampler(NeighborSampler):
 
 
 class _Distinct(Tally):
-    """Pairs of a node and a neighbour that was drawn for it, each once and coded as one number."""
+    """The distinct pairs of a node and a neighbour drawn for it, each coded as one number."""
 
     def __init__(self, num_nodes: int, cache_bytes: int) -> None:
         self._num_nodes, self._cache_bytes = num_nodes, cache_bytes
@@ -245,13 +245,13 @@ class _Distinct(Tally):
         yield Counted("structure_cache", "B", self._cache_bytes, "nbytes of the sampler's caches")
 
 
-# Types are found out by the compiler.
+# The compiler infers types.
 @njit(nogil=True, cache=True)
 def _draw_kept(  # type: ignore[no-untyped-def]
     indptr, indices, nodes, base, begins, offsets, first, last,
     key, number, lifetime, sources, targets, used,
 ):  # fmt: skip
-    """As ``kernels.draw``, with a key of each node that lasts for ``lifetime`` minibatches."""
+    """Draw as ``kernels.draw``, with a key per node that lasts for ``lifetime`` minibatches."""
     for t in range(_u(first), _u(last)):
         v, begin, start, stop = _u(nodes[t]), _u(begins[t]), offsets[t], offsets[t + _ONE]
         targets[start:stop] = base + np.int64(t)
@@ -262,7 +262,7 @@ def _draw_kept(  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _draw_whole(indices, begin, degree, state, drawn, used):  # type: ignore[no-untyped-def]
-    """Neighbours of a whole list, all of them where there are no more."""
+    """Draw neighbours from a whole list, all of them if it is no longer than the fan-out."""
     if _u(len(drawn)) == degree:
         for j in range(len(drawn)):
             drawn[j] = begin + _u(j)
@@ -274,7 +274,7 @@ def _draw_whole(indices, begin, degree, state, drawn, used):  # type: ignore[no-
 
 @njit(inline="always")
 def _times(share, many, state, draw):  # type: ignore[no-untyped-def]
-    """``share`` of ``many`` as a whole number: rounded up as often as its fraction says."""
+    """Return ``share`` of ``many`` as a whole number, rounded up as often as its fraction says."""
     exact = share * many
     whole = np.int64(exact)
     chance = _u((exact - whole) * 1048576.0)
@@ -291,7 +291,7 @@ def _holds(row, node):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _renew(indices, begin, degree, row, own, refresh):  # type: ignore[no-untyped-def]
-    """Draw a share of a row's entries anew; what is in it already changes nothing."""
+    """Draw a share of a row's entries anew; an entry that is in it already changes nothing."""
     for j in range(_times(refresh, len(row), own, _u(0))):
         node = indices[begin + _below(own, _u(2 * j + 1), degree)]
         if not _holds(row, node):
@@ -304,10 +304,10 @@ def _draw_cached(  # type: ignore[no-untyped-def]
     key, cache_key, sources, targets, used,
     slots, rows, stamps, turns, stamp, refresh, fetch,
 ):  # fmt: skip
-    """As ``kernels.draw``; of a node with a slot from its row of ``rows``.
+    """Draw as ``kernels.draw``; for a node with a slot from its row of ``rows``.
 
     A row whose stamp is not ``stamp`` is drawn first; others are renewed. A share ``fetch`` of a
-    target's edges come from its whole list; for one that is there already an entry of the row
+    target's edges come from its whole list; if such a node is already drawn, an entry of the row
     stays.
     """
     size = rows.shape[1]

@@ -1,10 +1,10 @@
 """Minibatches that see only the partitions that a buffer holds, in one of its states.
 
-MariusGNN's sampler, behind the sampler's door; ``strategies/partition_buffer.py`` is its data path,
-and ``strategies/partition_orders.py`` says which states there are. For each state the edges among
-its nodes are copied to a graph of their own, and a plain sampler draws from that. The price is a
+MariusGNN's sampler, used through the sampler's door; ``strategies/partition_buffer.py`` is its data
+path, and ``strategies/partition_orders.py`` defines the states. For each state the edges among
+its nodes are copied to a graph of their own, from which a plain sampler draws. The price is a
 pass over the edges of the nodes in the buffer, for each state of an epoch, which counts as
-sampling; MariusGNN pays such a one, too.
+sampling; MariusGNN pays this, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gatherbench.bench.sampling.splitmix import derive, stream
 from gatherbench.strategies.partition_orders import Partitions
 
 Graph = tuple[NDArray[np.int64], NDArray[Any]]
-#: Apart from an epoch's other draws.
+#: A stream of random numbers other than an epoch's other draws.
 _STATES = 3
 _ONE = np.uint64(1)
 
@@ -42,7 +42,7 @@ class Buffered(OwnSampler):
     """Draws each minibatch from the ``held`` of ``parts`` partitions that a buffer holds.
 
     Attributes:
-        order: in which they come, a name of ``partition_orders.ORDERS``.
+        order: the order of the states, a name of ``partition_orders.ORDERS``.
     """
 
     parts: int = 16
@@ -53,7 +53,7 @@ class Buffered(OwnSampler):
         self.partitions(0)
 
     def partitions(self, seed: int) -> Partitions:
-        """The partitions; what is random in their order is drawn from the seed."""
+        """Return the partitions; the seed decides what is random in their order."""
         return Partitions(self.parts, self.held, self.order, seed)
 
     def open(
@@ -63,7 +63,7 @@ class Buffered(OwnSampler):
 
 
 class StateSeeds(NamedTuple):
-    """Seed nodes of a minibatch, int64 ``[S]``, and the place of its state among all states."""
+    """Seed nodes of a minibatch, int64 ``[S]``, and the index of its state among all states."""
 
     nodes: Tensor
     state: int
@@ -72,7 +72,7 @@ class StateSeeds(NamedTuple):
 class StateSampler(Sampler):
     """Draws each minibatch from the nodes that a buffer holds in one of its states.
 
-    The graph of the present state and of one more are kept: up to ``2 c / p`` of the edges, and
+    The graphs of the present state and of one more are kept: up to ``2 c / p`` of the edges, and
     twice 8 bytes for each node. Errors are those of the sampler that draws.
 
     Args:
@@ -80,7 +80,7 @@ class StateSampler(Sampler):
         indptr, indices, fanouts, threads: as for :class:`NeighborSampler`.
 
     Raises:
-        TypeError, ValueError: no graph; or one with fewer nodes than partitions.
+        TypeError, ValueError: the arrays are not a graph, or it has fewer nodes than partitions.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class StateSampler(Sampler):
         self._sampler: NeighborSampler | None = None
 
     def clone(self, threads: int) -> Self:
-        """One more sampler of this graph, for another thread; both share the states' graphs."""
+        """Return one more sampler of this graph, for another thread; they share states' graphs."""
         other = copy.copy(self)
         other._state, other._threads = -1, threads
         return other
@@ -107,11 +107,11 @@ class StateSampler(Sampler):
     def tasks(
         self, steps: Sequence[Tensor], seed: int, epoch: int, rank: int
     ) -> Sequence[StateSeeds]:
-        """The seed nodes of each minibatch of an epoch that goes from state to state.
+        """Return the seed nodes of each minibatch of an epoch that goes from state to state.
 
-        Each node is trained in one of the states in which its partition is there: drawn anew in
-        each epoch, each as likely as the others, so that the last states have their share too. The
-        last minibatch of each state is shorter; a state without seed nodes has none.
+        Each node is trained in one of the states that hold its partition: drawn anew in each
+        epoch, all equally likely, so that the last states have their share too. The last minibatch
+        of each state is shorter; a state without seed nodes has none.
         """
         ids, states = torch.cat(list(steps)), self.partitions.states()
         held = np.zeros((self.partitions.count, len(states)), bool)
@@ -145,11 +145,11 @@ class StateSampler(Sampler):
 def _state_graphs(
     partitions: Partitions, indptr: NDArray[np.int64], indices: NDArray[Any]
 ) -> Callable[[int], Graph]:
-    """Gives the graph of a state: the lists of all nodes, with nothing in those outside the buffer.
+    """Return a function that makes a state's graph: all nodes' lists, empty outside the buffer.
 
-    The two that were asked for last are kept; one thread at a time makes one.
+    The two that were requested last are kept; one thread at a time makes one.
     """
-    indptr, indices = np.asarray(indptr), np.asarray(indices)  # maps are no arrays to numba
+    indptr, indices = np.asarray(indptr), np.asarray(indices)  # numba rejects memory maps
     nodes, states, lock = len(indptr) - 1, partitions.states(), threading.Lock()
     bounds = partitions.bounds(nodes)
 
@@ -179,7 +179,7 @@ def _state_graphs(
 def _keep_within(
     indptr: Ids, indices: Ints, within: NDArray[np.bool_], offsets: Ids, kept: Ints
 ) -> np.int64:
-    """The lists without what is not an edge between two nodes ``within``.
+    """Copy the lists, keeping only edges between two nodes ``within``.
 
     Args:
         within: ``[N]``, whether a node is one of them.

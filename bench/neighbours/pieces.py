@@ -1,6 +1,6 @@
-"""Room outside the device for storages that left it: buffers in host memory, and a file.
+"""Memory outside the device for storages moved off it: buffers in host memory, and a file.
 
-Both are given out in pieces of a power of two, and used again from step to step. The file is
+Both are allocated in pieces of a power of two, and reused from step to step. The file is
 written and read past the page cache.
 """
 
@@ -26,11 +26,11 @@ _BLOCK = 4096
 
 
 class LostActivationsError(RuntimeError):
-    """A saved tensor could not be stored or brought back: the case cannot go on."""
+    """A saved tensor could not be stored or brought back: the case cannot continue."""
 
 
 class Pool(Generic[T]):
-    """Pieces of a power of two, made when there is none that was given back."""
+    """Pieces of a power of two; a new one is made if none is free."""
 
     def __init__(self, make: Callable[[int], T]) -> None:
         self._make, self._lock = make, threading.Lock()
@@ -51,12 +51,12 @@ class Pool(Generic[T]):
 
 
 def piece_bytes(nbytes: int) -> int:
-    """Bytes of the buffer, or of the part of the file, for so many: a power of two of blocks."""
+    """Return the bytes of the buffer, or file part, for so many: a power of two of blocks."""
     return max(_BLOCK, 1 << (nbytes - 1).bit_length())
 
 
 class PieceFile:
-    """A file without a name, whose room the system takes back whatever becomes of the process."""
+    """A file without a name, whose space the system frees however the process ends."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ class PieceFile:
         return self._end - size
 
     def write(self, piece: Tensor, nbytes: int) -> int:
-        """Where in the file the first ``nbytes`` of a buffer are now."""
+        """Write the first ``nbytes`` of a buffer to the file; return their place in it."""
         place = self._places.take(nbytes)
         try:
             _whole(os.pwritev, self._fd, piece, nbytes, place)
@@ -98,7 +98,7 @@ def _whole(call: Callable[..., int], fd: int, piece: Tensor, nbytes: int, place:
     """Move ``nbytes``, by whole blocks, in as many calls as it takes.
 
     Raises:
-        OSError: the system refuses, or moves no byte more.
+        OSError: the system refuses, or moves no further byte.
     """
     wanted, moved = -(-nbytes // _BLOCK) * _BLOCK, 0
     view = piece.numpy().data
@@ -110,7 +110,7 @@ def _whole(call: Callable[..., int], fd: int, piece: Tensor, nbytes: int, place:
 
 
 def host_piece(size: int, *, pinned: bool) -> Tensor:
-    """A buffer, uint8 ``[size]``, that begins at a page."""
+    """Return a buffer, uint8 ``[size]``, that begins at a page."""
     if pinned:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
     return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)

@@ -1,11 +1,11 @@
 """Relational models: PyG's R-GCN and R-GAT, and the same layers computed as PIGEON does.
 
-Behind the model's door. A layer of these multiplies a source's row by the matrix of the edge's
-kind. PyG does so for each edge (R-GAT, "fast" R-GCN) or for each kind over all targets (R-GCN).
-*Compact*: what depends on source and kind alone is computed once for each distinct pair of a block.
-*Reordered*: of attention, ``x · (W a)`` in place of ``(x W) · a``, so that no row is multiplied for
-its score alone (Wu et al., "PIGEON", arXiv 2301.06284, where a compiler does both).
-Parameters are those of PyG's layers, and so are the values, but for the order of float additions.
+They are used through the model's door. A layer multiplies a source's row by the matrix of the
+edge's kind. PyG does so for each edge (R-GAT, "fast" R-GCN) or for each kind over all targets
+(R-GCN). *Compact*: a product of source and kind is computed once for each distinct pair of a block.
+*Reordered*: attention uses ``x · (W a)`` in place of ``(x W) · a``, so that no row is multiplied
+for its score alone (Wu et al., "PIGEON", arXiv 2301.06284, where a compiler does both).
+Parameters are those of PyG's layers, and values equal theirs up to the order of float additions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Pairs:
 
     Attributes:
         nodes: int64 ``[U]``; those of kind ``k`` are ``nodes[ends[k - 1]:ends[k]]``.
-        ends: where each kind's nodes end, one number a kind.
+        ends: where each kind's nodes end, one number per kind.
         of_edges: int64 ``[E]``: the pair of each edge.
     """
 
@@ -41,13 +41,13 @@ class Pairs:
 
     @classmethod
     def of(cls, nodes: Tensor, kinds: Tensor, num_nodes: int, num_kinds: int) -> Pairs:
-        """Of edges with such an end, int64 ``[E]``, and such kinds, int64 ``[E]``."""
+        """Return the pairs of edges from their ends, int64 ``[E]``, and their kinds, int64 ``[E]``."""
         keys, of_edges = torch.unique(kinds * num_nodes + nodes, return_inverse=True)
         counts = torch.bincount(keys // num_nodes, minlength=num_kinds)
         return cls(keys % num_nodes, tuple(counts.cumsum(0).tolist()), of_edges)
 
     def times(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Each pair's row of ``x`` ``[N, D]`` times its kind's of ``weight`` ``[K, D, H]``."""
+        """Multiply each pair's row of ``x`` ``[N, D]`` by its kind's ``weight`` ``[K, D, H]``."""
         begins = (0, *self.ends[:-1])
         parts = [
             x[self.nodes[begin:end]] @ weight[kind]
@@ -74,10 +74,10 @@ class PairTally(Tally):
 
 
 class CompactRGCNConv(RGCNConv):  # type: ignore[misc]
-    """R-GCN's layer: a source's row is multiplied once for each kind of edge that it has."""
+    """R-GCN's layer: it multiplies a source's row once for each kind of edge that it has."""
 
     def forward(self, x: tuple[Tensor, Tensor], edges: Tensor, kinds: Tensor) -> Tensor:
-        """Rows ``[T, out]`` of the targets from ``(x_source, x_target)``; edges as PyG has them."""
+        """Return rows ``[T, out]`` of targets from ``(x_source, x_target)``; edges as in PyG."""
         source, target = x
         pairs = Pairs.of(edges[0], kinds, len(source), self.num_relations)
         ends = kinds * len(target) + edges[1]
@@ -96,10 +96,10 @@ class PigeonRGATConv(RGATConv):  # type: ignore[misc]
         self._compact, self._reordered = compact, reordered
 
     def forward(self, x: Tensor, edges: Tensor, kinds: Tensor, size: tuple[int, int]) -> Tensor:
-        """Rows ``[N, heads * out]``; only those of targets, the first of ``x``, are of use."""
+        """Return rows ``[N, heads * out]``; only those of targets, the first of ``x``, are used."""
         source = self._rows(x, edges[0], kinds, self.weight)
         if self._reordered:
-            # [K, D, heads]: what of a row's numbers the score of an edge of that kind sees.
+            # [K, D, heads]: maps a row to its score for an edge of that kind.
             query, key = self.weight @ self.q, self.weight @ self.k
             score = self._rows(x, edges[1], kinds, query) + self._rows(x, edges[0], kinds, key)
         else:
@@ -111,7 +111,7 @@ class PigeonRGATConv(RGATConv):  # type: ignore[misc]
         return out.add(self.bias)
 
     def _rows(self, x: Tensor, nodes: Tensor, kinds: Tensor, weight: Tensor) -> Tensor:
-        """For each edge its end's row times its kind's matrix: ``[E, H]``."""
+        """Return for each edge its end's row times its kind's matrix: ``[E, H]``."""
         if self._compact:
             pairs = Pairs.of(nodes, kinds, len(x), len(weight))
             return pairs.times(x, weight)[pairs.of_edges]
@@ -138,10 +138,10 @@ class RGCN(TalliedModel):
     """A stack of relational layers over the blocks of a minibatch; here PyG's of R-GCN.
 
     Args:
-        relations: how many kinds of edges there are.
+        relations: the number of kinds of edges.
     """
 
-    #: Heads of the hidden layers, and PyG's layer or one of ours in its place.
+    #: Heads of the hidden layers, and PyG's layer or this module's in its place.
     heads, conv = 1, RGCNConv
 
     def __init__(
@@ -155,12 +155,12 @@ class RGCN(TalliedModel):
         self.convs = nn.ModuleList([*hidden_layers, last])
 
     def layer(self, wide: int, out: int, kinds: int, heads: int) -> nn.Module:
-        """A layer from rows of one width to another's (of each head), for so many kinds."""
+        """Return a layer from rows of one width to another's (of each head), for so many kinds."""
         layer: nn.Module = self.conv((wide, wide), out, kinds)
         return layer
 
     def forward(self, x: Tensor, batch: MiniBatch) -> Tensor:
-        """Logits ``[S, classes]`` of the seeds from the fetched rows ``x`` ``[B, D]``."""
+        """Return logits ``[S, classes]`` of the seeds from the fetched rows ``x`` ``[B, D]``."""
         for conv, block in zip(self.convs, reversed(range(len(batch.edges))), strict=True):
             rows = (x, x[: batch.num_nodes[block]])
             x = conv(rows, batch.edges[block], batch.kinds[block])
@@ -180,7 +180,7 @@ class FastRGCN(RGCN):
 
 
 class CompactRGCN(RGCN):
-    """Ours, compact."""
+    """This module's layers of R-GCN, compact."""
 
     conv = CompactRGCNConv
 
@@ -195,7 +195,7 @@ class RGAT(RGCN):
 
 
 class CompactRGAT(RGAT):
-    """Ours, compact."""
+    """This module's layers of R-GAT, compact."""
 
     compact, reordered = True, False
 
@@ -205,12 +205,12 @@ class CompactRGAT(RGAT):
 
 
 class ReorderedRGAT(CompactRGAT):
-    """Ours, reordered."""
+    """This module's layers of R-GAT, reordered."""
 
     compact, reordered = False, True
 
 
 class CompactReorderedRGAT(CompactRGAT):
-    """Ours, compact and reordered."""
+    """This module's layers of R-GAT, compact and reordered."""
 
     compact, reordered = True, True

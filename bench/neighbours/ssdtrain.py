@@ -1,13 +1,13 @@
-"""Where what a step saves for its backward pass lies meanwhile: computed again, or elsewhere.
+"""Contexts that recompute, or move off the device, what a step saves for its backward pass.
 
-Behind the door around a step. :class:`ToHost` copies it to buffers in host memory (as
-``torch.autograd.graph.save_on_cpu`` does, into buffers that are used again), :class:`ToDisk` from
+They are used through the door around a step. :class:`ToHost` copies it to buffers in host memory
+(as ``torch.autograd.graph.save_on_cpu`` does, into buffers that are reused), :class:`ToDisk` from
 there to a file, as SSDTrain does (arXiv 2408.10013): threads store it while the forward pass goes
-on, what is wanted while still on its way is handed back, and the backward pass has what it will ask
-for next brought ahead. Parameters, a step's inputs and small tensors stay. :class:`Recompute` saves
-each layer's input alone (``torch.utils.checkpoint``).
+on, a tensor still on its way is handed back if needed, and the backward pass prefetches the next
+ones. Parameters, a step's inputs and small tensors stay. :class:`Recompute` saves
+only each layer's input (``torch.utils.checkpoint``).
 
-Tensors are moved by their storage: views of one are stored once, and come back as they lay.
+Tensors are moved by their storage: views of one are stored once, and keep their layout.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from gatherbench.bench.neighbours.pieces import LostActivationsError, PieceFile,
 from gatherbench.bench.plan.doors import AroundStep
 from gatherbench.bench.run.step_context import NOTHING_AROUND, StepContext
 
-#: What is brought before the backward pass asks for it, tensors; and threads each way.
+#: Tensors that are fetched ahead of the backward pass; and threads each way.
 AHEAD, THREADS = 2, 2
-#: What is counted: unit, and where the number comes from.
+#: The counts: unit, and source of the number.
 MOVED = {
     "out": ("B", "storages handed to the threads that store them"),
     "in": ("B", "storages brought back"),
@@ -47,7 +47,7 @@ MOVED = {
 
 @dataclass(frozen=True)
 class Recompute(AroundStep):
-    """Has each layer save its input alone, and computes it again for the backward pass.
+    """Has each layer save only its input, and computes it again for the backward pass.
 
     Layers are the model's children, and those in lists of them.
     """
@@ -88,12 +88,12 @@ class _Saved:
     memory: Tensor | None  # uint8
     nbytes: int
     number: int  # in the order of saving
-    source: Tensor | None  # what was saved first; tells whether it has been changed since
+    source: Tensor | None  # the first saved tensor, which shows whether it has changed since
     version: int
     place: Any = None
     stored: Future[None] | None = None
     loading: Future[None] | None = None
-    wanted: bool = False  # the backward pass will ask for it soon: stays in memory if it is there
+    wanted: bool = False  # the backward pass will need it soon: stays in memory if it is there
     ready: Any = None  # on a GPU the event after which its memory may be read, or written
 
 
@@ -101,8 +101,8 @@ class Offload(StepContext):
     """Moves saved tensors out of the device's memory, and back.
 
     On a GPU the host may be far ahead of it, and would then be handed back every tensor before it
-    was stored. So there it waits, when the backward pass asks for its first tensor, until no more
-    than :data:`AHEAD` storages are on their way out; that wait is stall, too.
+    is stored. So it waits there, when the backward pass needs its first tensor, until at most
+    :data:`AHEAD` storages are on their way out; that wait counts as stall, too.
 
     Args:
         smallest_bytes: storages below it stay.
@@ -126,10 +126,10 @@ class Offload(StepContext):
         )
         self._streams = threading.local()
         self._lock, self._tally, self._failed = threading.Lock(), _nothing(), ""
-        #: By storage and version; the weak reference keeps its address from being another's.
+        #: By storage and version; the weak reference protects its address from reuse.
         self._known: weakref.WeakValueDictionary[Any, _Saved] = weakref.WeakValueDictionary()
         self._order: list[weakref.ref[_Saved]] = []
-        #: Stored, and freed by the thread that trains: torch's profiler sees no other's memory.
+        #: Stored, and freed by the thread that trains: torch's profiler sees only that thread's.
         self._leaving: list[Tensor | None] = []
 
     @contextmanager
@@ -153,7 +153,7 @@ class Offload(StepContext):
             self._file.close()
 
     def _begin_backward(self) -> None:
-        """Wait until what was saved first has been stored."""
+        """Wait until the tensors saved first have been stored."""
         self._forward = False
         begin = time.perf_counter()
         for reference in self._order[:-AHEAD] if self._on_gpu else ():
@@ -177,24 +177,24 @@ class Offload(StepContext):
         return saved, tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()
 
     def _begin(self, tensor: Tensor, storage: torch.UntypedStorage) -> _Saved:
-        """Have a thread store it."""
+        """Start storing it in a thread."""
         memory = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
         number, nbytes = len(self._order), storage.nbytes()
         saved = _Saved(memory, nbytes, number, tensor.detach(), tensor._version)
         saved.ready = self._event()
         self._order.append(weakref.ref(saved))
         self._tally["out"] += nbytes
-        # What waits for a thread must not keep it in memory when the step needs it no more.
+        # A queue entry must not keep it in memory after the step has released it.
         saved.stored = self._out.submit(self._store, self._order[-1])
         return saved
 
     def _store(self, reference: weakref.ref[_Saved]) -> None:
-        """Copy it to a buffer, and from there to the file; then let go of the memory."""
+        """Copy it to a buffer, and from there to the file; then release the memory."""
         saved = reference()
         if saved is None or saved.wanted or self._failed:
             return
         memory, source = saved.memory, saved.source
-        assert memory is not None  # it is let go of below, and once
+        assert memory is not None  # it is released below, and once
         assert source is not None
         try:
             piece = self._buffers.take(saved.nbytes)
@@ -239,12 +239,12 @@ class Offload(StepContext):
             saved.memory = memory
 
     def _event(self) -> Any:
-        """On a GPU, behind what is queued there now."""
+        """Return an event after the GPU's queued work; ``None`` on a host."""
         return torch.cuda.current_stream(self._device).record_event() if self._on_gpu else None
 
     @contextmanager
     def _stream(self, ready: Any) -> Iterator[None]:
-        """A thread's own stream, once ``ready``; its work is done behind it. On a host nothing."""
+        """Use a thread's own stream after ``ready``, and await its work; on a host do nothing."""
         if not self._on_gpu:
             yield
             return
@@ -278,7 +278,7 @@ class Offload(StepContext):
         return back.set_(memory.untyped_storage(), offset, size, stride)
 
     def _want(self, saved: _Saved) -> None:
-        """Have it in memory: what is there stays, the rest is brought."""
+        """Bring it to memory, or keep it there."""
         with self._lock:
             there, first = saved.memory is not None, not saved.wanted
             saved.wanted = True
