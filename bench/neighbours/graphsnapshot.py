@@ -5,8 +5,8 @@ sampling, and so do the models that they train:
 
 - :class:`FBL` is plain sampling, with the counters of the others.
 - :class:`FCR` and :class:`OTF` (GraphSnapShot, NoakLiu/GraphSnapShot) draw for each node of a
-  degree above ``threshold`` from a cache of ``alpha`` × fan-out of its neighbours. ``FCR`` draws them
-  anew every ``every`` minibatches. ``OTF`` draws a share ``refresh`` anew whenever the node
+  degree above ``threshold`` from a cache of ``alpha`` × fan-out of its neighbours. ``FCR`` renews
+  all every ``every`` minibatches. ``OTF`` draws a share ``refresh`` anew whenever the node
   is a target, and a share ``fetch`` of its edges comes from the node's whole list. Each layer has a
   cache of its own, or all share one (``shared``, the paper's SC).
 - :class:`Dependent` has each node keep what it drew for some minibatches, so that a share ``keep``

@@ -41,7 +41,7 @@ class Pairs:
 
     @classmethod
     def of(cls, nodes: Tensor, kinds: Tensor, num_nodes: int, num_kinds: int) -> Pairs:
-        """Return the pairs of edges from their ends, int64 ``[E]``, and their kinds, int64 ``[E]``."""
+        """Return the pairs of edges with these ends and these kinds, each int64 ``[E]``."""
         keys, of_edges = torch.unique(kinds * num_nodes + nodes, return_inverse=True)
         counts = torch.bincount(keys // num_nodes, minlength=num_kinds)
         return cls(keys % num_nodes, tuple(counts.cumsum(0).tolist()), of_edges)
