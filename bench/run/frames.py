@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Sequence
@@ -77,7 +76,7 @@ class Frames:
         return both.loc[both[COUNT] != both["there"], case].drop_duplicates()
 
     def rows(self) -> pd.DataFrame:
-        """Return the rows, one per observation, with columns :data:`HEADER`: by case, its end last.
+        """Return the rows, one per observation, with columns :data:`HEADER`, by case.
 
         Raises:
             StoreError: a value that exists also has a reason why it is missing.
@@ -87,8 +86,7 @@ class Frames:
         case = pd.MultiIndex.from_frame(table[["workload", "strategy", "variant", "repeat"]])
         ended = pd.MultiIndex.from_frame(self.cases[["workload", "strategy", "variant", "repeat"]])
         order = pd.factorize(ended.append(case))[0][len(ended) :]
-        ends = (table["stage"] == ENDED.stage) & (table["metric"] == ENDED.metric)
-        return table.iloc[np.lexsort((ends, order))].reset_index(drop=True)
+        return table.iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
 
     def _long(self, table: str) -> pd.DataFrame:
         frame = self.table(table)
@@ -361,7 +359,5 @@ def to_csv(lines: Iterable[Sequence[Any]]) -> str:
 
 def _cell(value: Any) -> Any:
     if isinstance(value, float):
-        if math.isnan(value):
-            return ""
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
     return "" if value is None else value

@@ -70,9 +70,11 @@ def key_of(item: Case | Row) -> CaseId:
 
 
 class PartWriter:
-    """Writes a part; each record is in the file as soon as it is known."""
+    """Writes a part, or goes on with it; each record is in the file as soon as it is known."""
 
     def __init__(self, path: Path) -> None:
+        if path.exists():
+            _drop_torn(path)
         self._file = path.open("a", encoding="utf-8")
 
     def close(self) -> None:
@@ -139,7 +141,7 @@ def _fields(row: Row) -> Record:
     return {name: getattr(row, name) for name in HEADER}
 
 
-def drop_torn(path: Path) -> None:
+def _drop_torn(path: Path) -> None:
     """Drop a last line that its writer left unfinished."""
     with path.open("rb+") as file:
         file.truncate(file.read().rfind(b"\n") + 1)

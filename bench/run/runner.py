@@ -46,7 +46,6 @@ from gatherbench.bench.run.part import (
     Record,
     SoFar,
     StoreError,
-    drop_torn,
     key_of,
     read_part,
     rows_of,
@@ -369,8 +368,6 @@ class Runner:
         self, cases: Iterable[Case], part: Path, reason: str, source: str = CASE_CLOCK
     ) -> None:
         """Record as failed the cases whose process could not do so."""
-        if part.exists():
-            drop_torn(part)
         with closing(PartWriter(part)) as out:
             for case in cases:
                 out.end(self.task.rows.of(case), "failed", reason, 0.0, source)

@@ -26,7 +26,6 @@ from __future__ import annotations
 import csv
 import json
 import secrets
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime
@@ -49,7 +48,7 @@ from gatherbench.bench.run.frames import (
 from gatherbench.bench.run.lines import lines_of
 from gatherbench.bench.run.part import CaseId, Record, SoFar, StoreError, counted, key_of, take_in
 from gatherbench.bench.run.rows import HEADER, Row, rows_in
-from gatherbench.datasets.files import replacing
+from gatherbench.datasets.files import discard, replacing
 from gatherbench.outside import open_file, read_bytes, read_json
 
 # Texts that earlier versions wrote may be longer than the default limit of Python's reader.
@@ -156,13 +155,19 @@ class RunStore:
             StoreError: a file cannot be read, or is not a run's.
         """
         mark = self._mark()
-        if self._read is None or self._read[0] != mark:
-            found = self.so_far()
-            frames = read_frames(self.folder, found)
-            if found:
-                frames = frames_of(lines_of(self._with(frames, found)))
-            self._read = mark, frames
+        while self._read is None or self._read[0] != mark:
+            try:
+                self._read = mark, self._read_now()
+            except StoreError:
+                before, mark = mark, self._mark()
+                if mark == before:  # else its runner wrote while they were read
+                    raise
         return self._read[1]
+
+    def _read_now(self) -> Frames:
+        found = self.so_far()
+        frames = read_frames(self.folder, found)
+        return frames_of(lines_of(self._with(frames, found))) if found else frames
 
     def _with(self, tables: Frames, found: dict[CaseId, SoFar]) -> list[Row]:
         """Return the rows of the tables, in which those of the parts replace older ones."""
@@ -176,7 +181,7 @@ class RunStore:
     def _mark(self) -> object:
         names = [*(f"{name}{end}" for name in TABLES for end in (".csv", ".parquet")), COLUMNS_FILE]
         paths = [*(self.folder / name for name in names), *self._parts()]
-        return [(p.stat().st_size, p.stat().st_mtime_ns) if p.exists() else None for p in paths]
+        return [_state_of(path) for path in paths]
 
     def rows(self) -> list[Row]:
         """Return all observations, those of the run as a whole first.
@@ -236,13 +241,22 @@ class RunStore:
         timeline = self.folder / TIMELINE_FILE
         if series := [one for one in self._records("series") if one["points"]]:
             _gather(series, _series_of, TIMELINE_COLUMNS, timeline)
-        if finished:
-            shutil.rmtree(self.parts)
+        if finished:  # all at once: some parts alone would stand for the cases they tell of
+            discard(self.parts)
 
     def _records(self, kind: str) -> Iterator[Record]:
         """Yield the valid records of one kind in the parts."""
         for part in self._parts():
             yield from (record for record in counted(part) if record["kind"] == kind)
+
+
+def _state_of(file: Path) -> tuple[int, int] | None:
+    """The size and time of a file; ``None``: there is none."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 def _samples_of(record: Record) -> Record:

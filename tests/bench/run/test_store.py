@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import tomllib
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -160,11 +162,13 @@ def test_a_search_may_have_saved_time_and_no_other_time_is_below_zero(store):
 
 def test_a_column_that_a_later_case_brings_is_empty_before(store):
     add(store, complete())
+    store.write_parquet()
     later = replace(MAKE, repeat=1)
     add(store, [later.ok("epoch", "gpu_energy", "J", 7, "NVML", epoch=0), *complete(later)])
     epochs = pd.read_csv(store.folder / "epochs.csv")
     assert epochs["gpu_energy_j"].fillna(-1).tolist() == [-1, 7]
     assert store.rows() == RunStore(store.folder).rows()
+    assert not list(store.folder.glob("*.parquet")), "which would lack the later case"
 
 
 def test_a_reason_of_nothing_is_read_back(store):
@@ -191,7 +195,7 @@ def test_whoever_reads_a_run_that_was_killed_has_what_its_parts_tell_wherever_th
     whole = part.read_bytes()
     both = [*complete(), *complete(later)]
     assert [replace(row, source="clock") for row in store.rows()] == both
-    for size in range(0, len(whole), 7):
+    for size in range(0, len(whole), 41):
         part.write_bytes(whole[:size])
         assert RunStore(store.folder).rows() == complete()
 
@@ -221,6 +225,21 @@ def test_tables_of_which_only_some_were_written_before_a_crash_cost_nothing(stor
         ("epochs.csv", lambda text: text.replace("1.25", "nan"), "epoch_s .* not finite"),
         ("epochs.csv", lambda text: text.replace("1.25", "inf"), "epoch_s .* not finite"),
         ("epochs.csv", lambda text: text.replace("1.25", "1e400"), "epoch_s"),
+        ("epochs.csv", lambda text: text.replace("1.25", "-1.25"), "epoch_s .* no measurement"),
+        ("epochs.csv", lambda text: text.replace("1.25", "1e-320"), "epoch_s .* no measurement"),
+        ("epochs.csv", lambda text: text.replace(",0,1.25", ",-2,1.25"), "epoch .* out of range"),
+        ("epochs.csv", lambda text: text[:-1], "its last line is cut off"),
+        ("epochs.csv", lambda text: text + text.splitlines(True)[1], "stands twice"),
+        (
+            "epochs.csv",
+            lambda text: text + text.splitlines(True)[1].replace(",-1,0,1.", ",3,0,1."),
+            "stands twice",
+        ),
+        (
+            "epochs.csv",
+            lambda text: text + text.splitlines(True)[1].replace(",-1,0,1.", ",-1,1,1."),
+            "another number of them",
+        ),
         ("epochs.csv", lambda text: text.replace("1.25", "fast"), "not a table of a run"),
         (
             "epochs.csv",
@@ -273,6 +292,9 @@ def test_a_part_holds_what_was_written_before_the_tear(tmp_path):
     with path.open("a") as file:
         file.write('{"kind": "row", "run_')
     assert rows_of(read_part(path)) == complete()
+    with closing(PartWriter(path)) as out:  # the runner says why its writer is gone
+        out.write("answer", failed="killed")
+    assert [record["kind"] for record in read_part(path)] == ["row", "row", "answer"]
 
 
 @pytest.mark.parametrize(
@@ -334,6 +356,50 @@ def test_samples_are_gathered_and_parts_go_when_the_run_is_finished(store):
     assert table["variant"] == ["pinned", "pinned"]
     store.end(store.rows(), finished=True)  # a resumed run that had nothing to do
     assert pq.read_table(store.folder / "samples.parquet").num_rows == 2
+
+
+def two_processes(store: RunStore) -> None:
+    """The parts of a case whose blocks 0 and 1 had a process each."""
+    for block in range(2):
+        with closing(PartWriter(store.new_part())) as out:
+            out.row(MAKE.ok("epoch", "wall_time", "s", 1.0 + block, "clock", epoch=block))
+            out.block(CASE, block, 1.0, 8)
+            if block:
+                out.end(MAKE, "ok", None, 2.0)
+
+
+def test_a_kill_while_the_parts_of_a_finished_run_go_costs_no_epoch(store, monkeypatch):
+    """One part alone would stand for a case whose first epochs another one had."""
+    two_processes(store)
+    whole = store.rows()
+    with monkeypatch.context() as patch:
+
+        def killed(folder: Path, **_: object) -> None:
+            if folder.is_dir():
+                min(folder.iterdir()).unlink()
+                raise KeyboardInterrupt
+
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.end(whole, finished=True)
+    assert RunStore(store.folder).rows() == whole
+    assert [row.value for row in whole] == [1.0, 2.0, 2.0]
+
+
+def test_whoever_reads_while_the_run_ends_reads_again(store, monkeypatch):
+    """Its parts were there, and are gone when they are opened: they stand in the tables."""
+    two_processes(store)
+    whole, reader, so_far = store.rows(), RunStore(store.folder), RunStore.so_far
+
+    def ends_meanwhile(self: RunStore) -> object:
+        monkeypatch.setattr(RunStore, "so_far", so_far)
+        parts = self._parts()
+        store.end(whole, finished=True)
+        monkeypatch.setattr(RunStore, "_parts", lambda _: monkeypatch.undo() or parts)
+        return self.so_far()
+
+    monkeypatch.setattr(RunStore, "so_far", ends_meanwhile)
+    assert reader.rows() == whole
 
 
 @pytest.mark.parametrize(
