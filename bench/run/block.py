@@ -82,6 +82,7 @@ def measure_block(
         for path in opened:
             if not path.over:
                 path.turn(path.case.finish, _ENDS)
+            if not path.over:
                 path.end("ok", None)
         if waiting:  # the host may have room for only one table
             kept = session.kind(waiting[0].case.strategy)

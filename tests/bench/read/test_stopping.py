@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ import pytest
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.noise import noisy_series
-from gatherbench.bench.read.stopping import StoppingRule, imprecise, so_far
+from gatherbench.bench.read.stopping import StoppingRule, imprecise, so_far, widths
 from gatherbench.bench.read.tables import Run, no_samples, run_of
-from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.rows import PROCESS, Key, Row, RowMaker
+from gatherbench.stats.interval import Logs
 
 WORKLOAD = Workload("tiny")
 NAMES = ("a", "b", "c")
@@ -105,6 +106,36 @@ def test_time_spent_in_cases_is_the_budget(budget_s, asks):
     for allowed, fits in ((33.9, False), (34.1, True)):
         within = LIMITS.model_copy(update={"budget_s": allowed})
         assert (further(within)(burst) is not None) == fits, "as long as its longest"
+
+
+def processes(name: str, repeats: int) -> list[Row]:
+    """A process for each repeat, which paths of that repeat share."""
+    make = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather", name)
+    return [replace(make, repeat=r).ok(*PROCESS, 100.0 + r, "clock") for r in range(repeats)]
+
+
+def test_how_fast_a_process_is_on_the_whole_makes_no_path_of_it_wide():
+    """b takes twice as long as a in each of them."""
+    rows = series("a", *WIDER) + series("b", *(2 * seconds for seconds in WIDER))
+    assert further(LIMITS)(rows) is not None
+    assert further(LIMITS)(rows + processes("a", 6) + processes("b", 6)) is None
+
+
+def test_of_paths_that_the_host_bounds_the_shortest_alone_may_be_wanted():
+    keys = [Key(WORKLOAD.id, "all_in_gpu", name, "cuda", "measured") for name in NAMES]
+    blocks = [{p: {0: float(of)} for p in range(6)} for of in range(3)]
+    logs = {key: Logs([0.0] * 6, of) for key, of in zip(keys, blocks, strict=True)}
+    assert widths(logs, keys[:2]) == {keys[0]: 0.0, keys[2]: 0.0}
+
+
+@pytest.mark.parametrize(("budget_s", "asks"), [(33.1, True), (32.9, False)])
+def test_all_that_take_turns_go_with_a_series_and_take_their_time_together(budget_s, asks):
+    """Beyond the first cases a took 5 times 2 s, and b, of one repeat more, 6 times 3 s."""
+    rows = series("a", *WIDER) + series("b", *STEADY, 1.0, took=3.0)
+    rows += processes("a", 6) + processes("b", 7)
+    measure = LIMITS.model_copy(update={"budget_s": budget_s})
+    found = StoppingRule(FIRST, measure, cores=1)(rows)
+    assert [(case.variant, case.repeat) for case in found] == [("a", 7), ("b", 7)] * asks
 
 
 def test_noisy_repeats_are_made_good_first():

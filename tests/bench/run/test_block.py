@@ -194,6 +194,20 @@ def test_a_path_that_is_wrong_or_raises_costs_itself(make_job, monkeypatch):
     assert lost.status == "failed"
 
 
+def test_a_path_that_is_found_wrong_behind_its_last_epoch_ends_once(make_job, monkeypatch):
+    """Of a rank the last end counts, and of a case the first."""
+
+    def failing(_: object) -> None:
+        raise measure_module.WrongRowsError("after the last epoch")
+
+    monkeypatch.setattr(measure_module.MeasuredCase, "finish", failing)
+    job = make_job(PINNED, epochs=1)
+    with closing(PartWriter(fresh(job.part))) as out:
+        assert not measure_block(Block("measure", (job,)), out), "none failed"
+    ends = [record["status"] for record in read_part(job.part) if record["kind"] == "end"]
+    assert ends == ["failed"]
+
+
 def test_a_path_that_does_not_fit_has_its_blocks_later_in_the_same_process(make_job, monkeypatch):
     """On this host ``all_in_gpu`` keeps a second copy: there is room for its half alone."""
     jobs = [make_job(name, epochs=2) for name in (ALL, PINNED, ASYNC)]
