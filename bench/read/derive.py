@@ -31,7 +31,7 @@ GROUPS = {
     "torch": ["cpu_torch_pool_s"],
     "rest": ["cpu_other_threads_s", "cpu_ended_threads_s", "cpu_meters_s"],
 }
-#: The share of an epoch below which a remainder is rounding: a modelled epoch is its stages' sum.
+#: The share of an epoch below which a remainder is rounding: a predicted epoch is its stages' sum.
 ROUNDING = 1e-9
 #: Why a case has not been run, by whether the run is still going.
 NOT_RUN = {
@@ -82,7 +82,7 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
 
     Columns as :func:`spread`, and :data:`STAGES`, ``other``, and :data:`WITHIN_TRAIN`, which
     ``train`` includes. The remainder is that of each epoch, 0 if its stages overlap, as they
-    can on a GPU: so the medians may differ in sum from the epoch's. A modelled epoch without stages
+    can on a GPU: so the medians may differ in sum from the epoch's. A predicted epoch without stages
     is all ``other``.
     """
     names = {f"{stage}_s": stage for stage in ("epoch", *STAGES, *WITHIN_TRAIN)}

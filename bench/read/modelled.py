@@ -1,4 +1,4 @@
-"""Modelled epochs as tables: their ranges and ratios; and a summary with a line per series.
+"""Predicted epochs as tables: their ranges and ratios; and a summary with a line per series.
 
 A profile knows only a range of some constants. Each end is then predicted as an epoch of its own
 (:mod:`gatherbench.bench.model.predict`). There is one machine, whose true constants are unknown: so
@@ -25,7 +25,7 @@ from gatherbench.bench.run.rows import SERIES
 
 
 def corners(run: Run, stage: str = "epoch") -> pd.DataFrame:
-    """Return modelled seconds of a stage: a line per series (:data:`SERIES`), a column per corner.
+    """Return predicted seconds of a stage: a line per series (:data:`SERIES`), a column per corner.
 
     A series that is equal at all corners has the same value in every column.
     """
@@ -34,7 +34,7 @@ def corners(run: Run, stage: str = "epoch") -> pd.DataFrame:
 
 
 def with_ranges(run: Run, table: pd.DataFrame, stage: str = "epoch") -> pd.DataFrame:
-    """Return a table of a stage's times whose modelled lines have their ends in ``low``, ``high``.
+    """Return a table of a stage's times whose predicted lines have their ends in ``low``, ``high``.
 
     ``median`` is halfway between them: the end of a bar whose whisker shows both.
     """
@@ -46,7 +46,7 @@ def with_ranges(run: Run, table: pd.DataFrame, stage: str = "epoch") -> pd.DataF
 
 
 def speedups(run: Run, strategy: str, variant: str) -> pd.DataFrame:
-    """Return :func:`~gatherbench.bench.read.derive.speedup_over`, for modelled epochs the range.
+    """Return :func:`~gatherbench.bench.read.derive.speedup_over`, for predicted epochs the range.
 
     ``low`` and ``high`` are then the least and greatest ratio at one corner, ``speedup`` is halfway
     between them.
@@ -59,7 +59,7 @@ def speedups(run: Run, strategy: str, variant: str) -> pd.DataFrame:
 
 
 def modelled_ratios(run: Run, strategy: str, variant: str) -> pd.DataFrame:
-    """Return the ends of a reference's modelled epoch over each other's, corner by corner.
+    """Return the ends of a reference's predicted epoch over each other's, corner by corner.
 
     Columns: :data:`SERIES`, ``low``, ``high``; without the series that borrow from noisy ones.
     """

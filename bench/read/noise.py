@@ -74,7 +74,7 @@ def noisy_series(run: Run) -> dict[Key, float]:
 
 
 def noisy_and_modelled(run: Run) -> dict[Key, float]:
-    """Return :func:`noisy_series`, and modelled series that take times only from such series."""
+    """Return :func:`noisy_series`, and predicted series that take times only from such series."""
     found = dict(noisy_series(run))
     lenders: dict[str, list[float | None]] = {}
     for series in series_of(run):
@@ -88,7 +88,7 @@ def noisy_and_modelled(run: Run) -> dict[Key, float]:
 
 
 def modelled_from_noisy(run: Run) -> set[Key]:
-    """Return modelled series that take times only from series without a quiet repeat.
+    """Return predicted series that take times only from series without a quiet repeat.
 
     They have no valid ratios, as other work has lengthened these times.
     """

@@ -26,7 +26,7 @@ def load_reference(folder: Path = REFERENCE) -> pd.DataFrame:
     its ending. Without any file the frame is empty.
 
     Raises:
-        StoreError: a file is not a table of rows, or a row is not marked as published.
+        StoreError: a file is not a table of rows, or a row lacks the mark that it is published.
     """
     paths = sorted(folder.glob("*.csv"))
     tables = [table_of(_published(row, path) for row in read_rows(path)) for path in paths]

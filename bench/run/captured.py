@@ -154,7 +154,7 @@ class CapturedTrainer(Trainer):
 
     def train(self, x: Tensor, batch: MiniBatch) -> Tensor:
         labels, batch = self._labels_of(batch), to_device(batch, self.device)
-        if not self._inputs.has_room(batch):  # of an epoch that is not timed, and was not counted
+        if not self._inputs.has_room(batch):  # of an untimed epoch, which is left uncounted
             return self.optimised(x.float(), labels, batch)
         self._inputs.take(x, labels, batch)
         self.replay()

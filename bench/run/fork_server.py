@@ -28,7 +28,7 @@ import psutil
 
 #: How long to wait for a process or server that was killed.
 KILL_S = 30.0
-#: How long the processes that one leaves behind may take to end, and after they have been killed.
+#: How long remaining processes of a finished one may take to end, and after they have been killed.
 GRACE_S, _KILLED_S = 5.0, 10.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 #: The interval of the calls that look at the work while it goes on.

@@ -36,7 +36,7 @@ Mark = Any
 
 
 class RanksDisagreeError(RuntimeError):
-    """Ranks that train together do not have the same data, or not the same model."""
+    """The data or the models of ranks that train together differ."""
 
 
 class Alone:

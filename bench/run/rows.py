@@ -1,4 +1,4 @@
-"""The table: one observation a row, in SI base units, with the source of its value.
+"""The table: one observation per row, in SI base units, with the source of its value.
 
 The fields of :class:`Row` are the header of ``calibration.csv`` and of published tables. Derived
 numbers (bandwidths, speed-ups, efficiencies) are computed when the table is read and never stored.
@@ -28,12 +28,12 @@ STATUSES = ("ok", "skipped", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One observation. Its texts are made :func:`plain <gatherbench.outside.plain>`.
+    """One observation. Its texts are normalised by :func:`plain <gatherbench.outside.plain>`.
 
     Attributes:
         run_id: the run that made it.
         schema_version: of this class.
-        commit: of the code that measured, ``+dirty`` when the tree was not clean.
+        commit: of the code that measured, ``+dirty`` if the tree had uncommitted changes.
         machine: a short name of the machine; ``env.json`` describes it.
         backend: ``host`` (the device is host memory) or ``cuda`` (it is a GPU).
         basis: how the value was obtained: ``measured``; ``declared`` (computed by the case from its
@@ -43,18 +43,18 @@ class Row:
         dataset: name of the graph.
         strategy, variant: the data path and its parameters.
         repeat: which repetition of the case, from 0.
-        epoch: which epoch, from 0; -1 for what belongs to the case as a whole.
+        epoch: which epoch, from 0; -1 for values of the case as a whole.
         stage: ``sample``, ``fetch``, ``train``, ``epoch``, ``setup``, ``check``, ``eval``,
             ``around_step``, ``harness``, ``host`` (what it issues to a GPU), ``energy`` (of a
             block of epochs), ``calibration`` (of a GPU's sensors; such rows belong to the run:
             workload and strategy are empty) or ``case``.
-        metric: what was observed, e.g. ``wall_time``, ``cpu_user``, ``payload``.
+        metric: the observed quantity, e.g. ``wall_time``, ``cpu_user``, ``payload``.
         unit: an SI base unit of :data:`UNITS`.
-        value: the observation; ``None`` when there is none, and then ``reason`` says why.
+        value: the observation; ``None`` if it is missing, and then ``reason`` says why.
         source: the counter, clock or formula that the value comes from.
-        status: ``ok``, ``skipped`` (could not be had here) or ``failed`` (went wrong).
-        reason: why there is no value; ``None`` when there is one.
-        borrowed: of a prediction: the stages whose time it took from what the run measured, with
+        status: ``ok``, ``skipped`` (unavailable here) or ``failed`` (went wrong).
+        reason: why the value is missing; ``None`` if it is there.
+        borrowed: for a prediction: the stages whose time it takes from the run's measurements, with
             spaces between them (``sample``, ``fetch``, ``sample fetch``). Empty otherwise.
         rank: which of the processes that train together observed it; -1 for the case as a whole,
             and for every row of a case of one process.
@@ -87,7 +87,7 @@ class Row:
             text = getattr(self, name)
             if text is not None and not (len(text) <= LONGEST and text.isprintable()):
                 object.__setattr__(self, name, plain(text))
-        if self.reason == "":  # would be read back as none
+        if self.reason == "":  # would be read back as missing
             object.__setattr__(self, "reason", "no reason was given")
         if (self.value is None) == (self.reason is None):
             raise ValueError(f"{self.stage}.{self.metric}: exactly one of value and reason is set")
@@ -106,26 +106,26 @@ class Row:
 
 
 def is_time(unit: str, metric: str) -> bool:
-    """Whether it is never below 0: seconds are, but for what a search took more than without it."""
+    """Return whether it is at least 0: seconds are, except a search's extra time."""
     return unit == "s" and metric != "search_extra_time"
 
 
 _WORDS = {"backend": BACKENDS, "basis": BASES, "status": STATUSES, "unit": UNITS}
 HEADER: tuple[str, ...] = tuple(f.name for f in fields(Row))
-#: Others are checked against the words that there are.
+#: Texts of any content; the others are checked against the allowed words.
 _TEXTS = tuple(f.name for f in fields(Row) if "str" in str(f.type) and f.name not in _WORDS)
 
 
-#: The rows (stage, metric, unit) by which a reader knows which paths took turns in one process, and
-#: in which order.
+#: The rows (stage, metric, unit) that show which paths took turns in one process, and in which
+#: order.
 PROCESS, PLACE = ("setup", "process_began", "s"), ("epoch", "place", "1")
-#: The row that says which set of minibatches an epoch had: paths that take turns have the sets in
+#: The row with the set of minibatches of an epoch: paths that take turns have the sets in
 #: orders of their own, and losses are compared by set.
 SET = ("epoch", "minibatch_set", "1")
 
 
 class Key(NamedTuple):
-    """What tells two bars of one panel apart: predicted and measured values never mix."""
+    """The key of a bar in a panel: it keeps predicted and measured values separate."""
 
     workload: str
     strategy: str
@@ -155,18 +155,18 @@ class RowMaker:
     rank: int = -1
 
     def of(self, case: Case, rank: int = -1) -> RowMaker:
-        """Makes the rows of a case, or of one rank of it."""
+        """Return the maker of the rows of a case, or of one rank of it."""
         return replace(self, **case.names, dataset=case.workload.dataset, rank=rank)
 
     def own(self, row: Row) -> Row:
-        """A row that another process wrote, as one of this case: it says of no other."""
+        """Return a row that another process wrote, with this case's names."""
         names = ("run_id", "workload", "dataset", "strategy", "variant", "repeat")
         return replace(row, **{name: getattr(self, name) for name in names})
 
     def ok(
         self, stage: str, metric: str, unit: str, value: float, source: str, epoch: int = -1
     ) -> Row:
-        """A value. Counts become floats here, so that a row reads back as it was written."""
+        """Return a row with a value. Counts become floats, so that it reads back as written."""
         return self._row(epoch, stage, metric, unit, float(value), source, "ok", None)
 
     def missing(
@@ -179,7 +179,7 @@ class RowMaker:
         status: str = "skipped",
         epoch: int = -1,
     ) -> Row:
-        """No value, and why."""
+        """Return a row without a value, and with the reason."""
         return self._row(epoch, stage, metric, unit, None, source, status, str(reason))
 
     def _row(self, *values: Any) -> Row:
@@ -189,7 +189,7 @@ class RowMaker:
 
 
 def table_of(rows: Iterable[Row]) -> pd.DataFrame:
-    """The rows as a table with the columns :data:`HEADER`."""
+    """Return the rows as a table with the columns :data:`HEADER`."""
     import pandas as pd
 
     # Texts as plain objects: pandas copies its own strings column by column, four times as long.
@@ -199,7 +199,7 @@ def table_of(rows: Iterable[Row]) -> pd.DataFrame:
 
 
 def rows_in(table: pd.DataFrame) -> Iterator[Row]:
-    """The rows of a table with the columns :data:`HEADER`.
+    """Yield the rows of a table with the columns :data:`HEADER`.
 
     Raises:
         ValueError: one of them contradicts itself.

@@ -278,7 +278,7 @@ class Runner:
         self.engine.check_time()
         if self.left_s() <= sum(self._took.get(key_of(case)[:3], 0.0) for _, case in group):
             # It would be cut off, judging by its earlier repeats. If all paths of a workload are
-            # in it, a repeat of another workload may fit and leave no path behind.
+            # in it, a repeat of another workload may fit and is complete.
             if self.measure.together:
                 return 0
             raise TimeUp
@@ -560,7 +560,7 @@ def other_data(folder: Path, workload: Workload, identity: str) -> str | None:
 
 
 def takes_turns(case: Case) -> bool:
-    """Whether a case may share its process with others of its workload and repeat."""
+    """Return whether a case may share its process with others of its workload and repeat."""
     from gatherbench.strategies.knowledge import ALONE  # imports torch
     from gatherbench.strategies.registry import build
 
