@@ -82,7 +82,7 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
 
     Columns as :func:`spread`, and :data:`STAGES`, ``other``, and :data:`WITHIN_TRAIN`, which
     ``train`` includes. The remainder is that of each epoch, 0 if its stages overlap, as they
-    can on a GPU: so the medians may differ in sum from the epoch's. A predicted epoch without stages
+    can on a GPU: so the sum of medians may differ. A predicted epoch without stages
     is all ``other``.
     """
     names = {f"{stage}_s": stage for stage in ("epoch", *STAGES, *WITHIN_TRAIN)}
