@@ -32,7 +32,7 @@ TOLERANCES = {
 #: The gather that serves as the reference: its training result is assumed correct.
 BASELINE = "cpu_gather"
 SOURCE = "losses and accuracy compared with those of the workload's other cases"
-#: Metrics that a case has before it fetches a row, or even if its rows are wrong.
+#: Stages whose values are valid before a case fetches a row, and even if its rows are wrong.
 STILL_RIGHT = (CASE_STAGE, CHECK_STAGE, "setup")
 _END = (CASE_STAGE, CASE_METRIC)
 CASE = ["workload", "strategy", "variant", "repeat"]

@@ -204,7 +204,7 @@ def _phase(
     """Make a method a phase of a case, in which the number of torch's threads must not change.
 
     torch, numba and other libraries share one OpenMP runtime, and the last setting of its threads
-    wins: a call that only queried numba for a number gave torch all cores back. All rows are right
+    wins: a call that only queries numba for a number gives torch all cores back. All rows are right
     then, and every time is wrong.
     """
 
