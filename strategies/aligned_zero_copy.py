@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.order import read_order
-from gatherbench.reason import Reason
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
@@ -23,15 +23,17 @@ from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher, HostPat
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.places import mapped_skip
 
-#: The launch policy on a GPU.
-POLICY = "aligned"
+#: The launch policy on a GPU, by grid.
+POLICIES = {"ours": "aligned", "dgl": "aligned-block"}
 
 
 @dataclass(frozen=True)
 class AlignedZeroCopy(Strategy):
     """``order`` sets how rows are read: as ``given``, ``sorted``, or each ``unique`` row once.
 
-    ``memory`` sets how the GPU gets access to the table, as in ``unified_zero_copy``.
+    ``memory`` sets how the GPU gets access to the table, as in ``unified_zero_copy``. ``grid`` sets
+    the lanes: ``ours``, or DGL's for sorted ids, whose blocks leave lanes idle in place of the
+    shift. On an H200 that read sorted rows of 16 to 512 B of a table of 32 GiB 15 to 44 % faster.
     """
 
     name: ClassVar[str] = "aligned_zero_copy"
@@ -41,16 +43,21 @@ class AlignedZeroCopy(Strategy):
 
     order: Literal["given", "sorted", "unique"] = "given"
     memory: Literal["registered", "managed"] = "registered"
+    grid: Literal["ours", "dgl"] = "ours"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
-        return mapped_skip(device, self.memory)
+        if self.grid == "ours":
+            return mapped_skip(device, self.memory)
+        if self.order != "sorted":
+            return unsupported(f"grid = {self.grid} is for sorted ids", 'take order = "sorted"')
+        return mapped_skip(device, self.memory, f"grid = {self.grid}")
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return zero_copy_path(ids, row_bytes, POLICY, self.order, self.memory)
+        return zero_copy_path(ids, row_bytes, POLICIES[self.grid], self.order, self.memory)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
-            return KernelFetcher.of(features, device, self.memory, POLICY, self.order)
+            return KernelFetcher.of(features, device, self.memory, POLICIES[self.grid], self.order)
         paths: dict[str, type[HostPath]] = {
             "given": DirectPath,
             "sorted": SortedPath,

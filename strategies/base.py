@@ -359,12 +359,15 @@ class Strategy(ABC):
         """The parameters as one word, e.g. ``pinned`` or ``sorted,managed``.
 
         ``default`` for a strategy without parameters. It is part of the key of every row. If there
-        are other parameters, a default ``memory`` is left out: older rows have no such parameter.
+        are other parameters, a default of ``memory`` or ``grid`` is left out: older rows have no
+        such parameter.
         """
         known = parameters(type(self))
         words = {name: str(getattr(self, name)) for name in known}
-        if len(words) > 1 and words.get("memory") == known.get("memory", ("",))[0]:
-            del words["memory"]
+        later = [name for name in ("memory", "grid") if name in words and len(words) > 1]
+        for name in later:
+            if words[name] == known[name][0]:
+                del words[name]
         return ",".join(words.values()) or "default"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:

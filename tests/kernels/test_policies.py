@@ -81,6 +81,8 @@ POINTS = [
     ("aligned-idle", 2408, GridPoint("idle", 8, 32, 1, 4, block_threads=256)),
     ("aligned-idle", 512, GridPoint("idle", 16, 32, 4, 1, block_threads=256)),
     ("aligned-idle", 128, GridPoint("none", 16, 8, 4, 1, block_threads=256)),
+    ("aligned-block", 512, GridPoint("idle", 4, 128, block_threads=256)),
+    ("aligned-block", 252, GridPoint("none", 4, 64, block_threads=256)),
 ]
 
 

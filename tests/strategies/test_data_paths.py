@@ -50,6 +50,15 @@ def test_zero_copy_sends_ids_and_reads_rows(name, params, read):
     )
 
 
+def test_requests_of_dgls_grid_are_those_of_its_policy():
+    """By hand: rows of 400 B begin 16 B behind the last: with idle lanes each reads 4 or 5 lines."""
+    ids = torch.arange(8)
+    params = {"order": "sorted", "grid": "dgl"}
+    found = build("aligned_zero_copy", params).data_path(ids, ROW).gpu_requests
+    lines = sum((400 * k + 399) // 128 - 400 * k // 128 + 1 for k in range(8))
+    assert sum(found.values()) == lines
+
+
 @pytest.mark.parametrize(("order", "visits"), [("given", 4), ("sorted", 2), ("unique", 2)])
 def test_page_visits_are_those_of_the_order_in_which_rows_are_read(order, visits):
     far = torch.tensor([90_000, 4, 90_000, 4, 1])

@@ -37,6 +37,11 @@ def test_names_and_variants_identify_a_strategy():
     # A parameter that came after rows had been written is said only where it is not the default.
     assert build("aligned_zero_copy", {"memory": "registered"}).variant == "given"
     assert build("aligned_zero_copy", {"memory": "managed"}).variant == "given,managed"
+    dgl = build("aligned_zero_copy", {"order": "sorted", "grid": "dgl"})
+    assert dgl.variant == "sorted,dgl"
+    assert "grid = dgl is a property of a GPU" in str(dgl.skip(torch.device("cpu")))
+    unordered = build("aligned_zero_copy", {"grid": "dgl"})
+    assert "is for sorted ids" in str(unordered.skip(torch.device("cpu")))
     assert build("async_zero_copy", {"memory": "managed"}).variant == "stream,auto,managed"
 
 
