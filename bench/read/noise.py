@@ -73,18 +73,13 @@ def noisy_series(run: Run) -> dict[Key, float]:
     return {Key(*series): cores for series, cores in worst.items()}  # type: ignore[misc]
 
 
-def noisy_and_modelled(run: Run) -> dict[Key, float]:
+def noisy_and_modelled(run: Run) -> set[Key]:
     """Return :func:`noisy_series`, and predicted series that take times only from such series."""
-    found = dict(noisy_series(run))
-    lenders: dict[str, list[float | None]] = {}
-    for series in series_of(run):
-        lenders.setdefault(series.workload, []).append(found.get(series))
+    noisy, measured = noisy_series(run).keys(), series_of(run)
+    quiet = {series.workload for series in measured if series not in noisy}
+    lent = {series.workload for series in measured} - quiet
     borrowing = run.predicted.index[run.predicted["borrowed"].notna()]
-    for series in dict.fromkeys(Key(*one[:5]) for one in borrowing):
-        lent = lenders.get(series.workload, [None])
-        if None not in lent:
-            found[series] = max(cores for cores in lent if cores is not None)
-    return found
+    return noisy | {key for one in borrowing if (key := Key(*one[:5])).workload in lent}
 
 
 def modelled_from_noisy(run: Run) -> set[Key]:
@@ -92,7 +87,7 @@ def modelled_from_noisy(run: Run) -> set[Key]:
 
     They have no valid ratios, as other work has lengthened these times.
     """
-    return noisy_and_modelled(run).keys() - noisy_series(run).keys()
+    return noisy_and_modelled(run) - noisy_series(run).keys()
 
 
 def mostly_noisy(run: Run) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gatherbench.bench.read.modelled import modelled_ratios, summarise
+from gatherbench.bench.read.noise import modelled_from_noisy, noisy_series
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.views import model
 
@@ -52,6 +53,15 @@ def test_a_model_that_borrows_from_disturbed_epochs_alone_says_so(modelled):
         assert (ALIGNED[:2] in set(zip(ratios["strategy"], ratios["variant"], strict=True))) is (
             not end
         )
+
+
+def test_a_model_that_may_borrow_from_a_quiet_series_says_nothing(make_run):
+    more = {"modelled": FOUR, "borrowed": {ALIGNED[:2]: ["sample"]}, "repeats": 1}
+    run = load_run(
+        make_run(series=[NAIVE, PINNED], other_cores=1.5, beside=(*PINNED[:2], 0), **more)
+    )
+    assert [key[1:3] for key in noisy_series(run)] == [PINNED[:2]]
+    assert modelled_from_noisy(run) == set()
 
 
 def test_a_ratio_of_ranges_is_taken_end_by_end(modelled):
