@@ -48,7 +48,8 @@ def noise_of(epochs: pd.DataFrame, cases: pd.DataFrame, env: dict[str, Any]) -> 
     found["other_cores"] = (other / window).clip(lower=0).reindex(found.index)
     found["noisy"] = found.index.isin(too_much[too_much].index)
     right = ~found.index.isin(failed)
-    quiet = ~found["noisy"] & right & found.index.isin(pd.MultiIndex.from_frame(one[_CASE]))
+    # A case that is no result has no epochs here.
+    quiet = ~found["noisy"] & found.index.isin(pd.MultiIndex.from_frame(one[_CASE]))
     none_quiet = ~quiet.groupby(SERIES).transform("any").astype(bool)
     return found.assign(used=right & (~found["noisy"] | none_quiet))[
         ["noisy", "other_cores", "used"]
