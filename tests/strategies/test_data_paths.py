@@ -51,7 +51,8 @@ def test_zero_copy_sends_ids_and_reads_rows(name, params, read):
 
 
 def test_requests_of_dgls_grid_are_those_of_its_policy():
-    """By hand: rows of 400 B begin 16 B behind the last: with idle lanes each reads 4 or 5 lines."""
+    """By hand: rows of 400 B begin 16 B behind the last: with idle lanes each reads 4 or 5
+    lines."""
     ids = torch.arange(8)
     params = {"order": "sorted", "grid": "dgl"}
     found = build("aligned_zero_copy", params).data_path(ids, ROW).gpu_requests
