@@ -46,11 +46,11 @@ class AlignedZeroCopy(Strategy):
     grid: Literal["ours", "dgl"] = "ours"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
-        if self.grid == "ours":
-            return mapped_skip(device, self.memory)
-        if self.order != "sorted":
+        ours = self.grid == "ours"
+        reason = mapped_skip(device, self.memory, None if ours else f"grid = {self.grid}")
+        if reason is None and not ours and self.order != "sorted":
             return unsupported(f"grid = {self.grid} is for sorted ids", 'take order = "sorted"')
-        return mapped_skip(device, self.memory, f"grid = {self.grid}")
+        return reason
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return zero_copy_path(ids, row_bytes, POLICIES[self.grid], self.order, self.memory)

@@ -40,9 +40,17 @@ def test_names_and_variants_identify_a_strategy():
     dgl = build("aligned_zero_copy", {"order": "sorted", "grid": "dgl"})
     assert dgl.variant == "sorted,dgl"
     assert "grid = dgl is a property of a GPU" in str(dgl.skip(torch.device("cpu")))
-    unordered = build("aligned_zero_copy", {"grid": "dgl"})
-    assert "is for sorted ids" in str(unordered.skip(torch.device("cpu")))
     assert build("async_zero_copy", {"memory": "managed"}).variant == "stream,auto,managed"
+
+
+def test_a_grid_for_sorted_ids_is_refused_for_others(monkeypatch):
+    monkeypatch.setattr(places, "kernel_skip", lambda *_: None)
+    unordered = build("aligned_zero_copy", {"grid": "dgl"})
+    assert "is for sorted ids" in str(unordered.skip(torch.device("cuda")))
+    assert (
+        build("aligned_zero_copy", {"grid": "dgl", "order": "sorted"}).skip(torch.device("cuda"))
+        is None
+    )
 
 
 @pytest.mark.parametrize(
