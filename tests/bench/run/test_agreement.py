@@ -11,7 +11,7 @@ import pytest
 
 from gatherbench.bench.read.derive import epoch_times, problems
 from gatherbench.bench.read.tables import load_run, no_samples, run_of
-from gatherbench.bench.run.agreement import judged, strays_in
+from gatherbench.bench.run.agreement import judged, right_in, strays_in
 from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.lines import lines_of
 from gatherbench.bench.run.part import CaseId
@@ -68,6 +68,14 @@ def test_a_rank_alone_says_nothing_of_the_loss_of_all():
     assert found(ranks, case(ALIGNED, [4.0])) == {}
     assert found([*case(NAIVE, [4.0]), *ranks], case(ALIGNED, [4.0])) == {}
     assert list(found([*case(NAIVE, [4.0]), *ranks], case(ALIGNED, [4.5]))) == [(ALIGNED[0], 0)]
+
+
+def test_where_a_ranks_rows_were_wrong_its_case_is_no_result():
+    """Although the case as a whole ended well."""
+    found = {"rank": 1, "value": None, "status": "failed", "reason": "failed: row 3"}
+    wrong = replace(case(NAIVE, [4.0])[0], **found)
+    frames = frames_of(lines_of([*case(NAIVE, [4.0]), wrong, *case(ALIGNED, [4.0])]))
+    assert {name for _, name, *_ in right_in(frames)} == {ALIGNED[0]}
 
 
 def repeats(series: tuple[str, str], *losses: float, **how: Any) -> list[Row]:
