@@ -36,12 +36,7 @@ def finish(store: RunStore, out: Console, err: Console) -> bool:
     profile, run, whole = own_profile(store), run_in(store), True
     if profile is not None:
         run, whole = _predicted(run, store, profile, err)
-    if not store.parts.is_dir():
-        try:
-            store.write_parquet()
-        except OSError as error:
-            again = f"gatherbench predict {shlex.quote(str(store.folder))}"
-            whole = _unwritten(err, again, "tables as Parquet", error)
+    whole = _as_parquet(store, err) and whole
     return _shown(run, store, out, err, everything=False) and whole
 
 
@@ -57,7 +52,20 @@ def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Consol
         run = dataclasses.replace(run_in(store), going=False)
         write_atomically(store.profile_file, profile.to_toml())
         run, whole = _predicted(run, store, profile, err)
+        whole = _as_parquet(store, err) and whole
     return _shown(run, store, out, err, everything=True) and whole
+
+
+def _as_parquet(store: RunStore, err: Console) -> bool:
+    """Write the tables of an ended run as Parquet, too, and return whether that worked."""
+    if store.parts.is_dir():
+        return True
+    try:
+        store.write_parquet()
+    except OSError as error:
+        again = f"gatherbench predict {shlex.quote(str(store.folder))}"
+        return _unwritten(err, again, "tables as Parquet", error)
+    return True
 
 
 def own_profile(store: RunStore) -> LinkProfile | None:

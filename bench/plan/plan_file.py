@@ -129,7 +129,12 @@ def _explain(error: Any) -> str:
         where += f".{part}" if where else str(part)
         table = TABLES.get(part, table)
     if error["type"] == "extra_forbidden":
-        return f"{where}: unknown key{nearest_or_all(error['loc'][-1], table.model_fields)}"
+        key = error["loc"][-1]
+        for name, other in TABLES.items():
+            if other is not table and key in other.model_fields:
+                brackets = "[{}]" if name == "measure" else "[[{}]]"
+                return f"{where}: {key!r} is a key of {brackets.format(name)}: write it there"
+        return f"{where}: unknown key{nearest_or_all(key, table.model_fields)}"
     if error["type"] == "list_type" and isinstance(error["input"], dict):
         return f"{where}: there may be several: write [[{where}]], in two brackets"
     if error["type"] == "too_short" and not error["input"]:

@@ -339,7 +339,7 @@ def _check_comparable(base: Run, new: Run, *, across_machines: bool) -> None:
             if one.get(name) != other.get(name)
         ]
         if differs:
-            raise CompareError(f"{pair} are from different {what} ({'; '.join(differs)}): {remedy}")
+            raise CompareError(f"{pair} have different {what} ({'; '.join(differs)}): {remedy}")
 
     settings = [run.plan["measure"] for run in (base, new)]
     names = ["sampling", "sampler_workers"] + ["threads"] * (not across_machines)
@@ -348,7 +348,12 @@ def _check_comparable(base: Run, new: Run, *, across_machines: bool) -> None:
     for of, run in zip(asked, (base, new), strict=True):
         of["minibatches of epochs"] = run.minibatches
     if not across_machines:
-        refuse("machines", "--across-machines compares ratios", _facts(base), _facts(new))
+        refuse(
+            "machines or environments",
+            "--across-machines compares ratios",
+            _facts(base),
+            _facts(new),
+        )
     refuse("settings", "run the same plan", *asked)
     if across_machines:
         one, other = reference_variant(base), reference_variant(new)

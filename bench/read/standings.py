@@ -138,7 +138,7 @@ def table(run: Run) -> pd.DataFrame:
                 line["rank"] = f"{low}–{high}" if low < high else f"{low}"
             elif key == standing.limit:
                 line["rank"] = "limit"
-            elif key in noisy:
+            elif key in noisy and not mostly_noisy(run):
                 line["rank"] = "noisy"
             bases = {"best": standing.best, "reference": standing.reference}
             for name, base in bases.items() if key not in noisy or mostly_noisy(run) else ():

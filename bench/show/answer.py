@@ -97,7 +97,7 @@ def answers(run: Run) -> list[Answer]:
 def _answer(run: Run, of: Standing) -> Answer:
     name, none = run.names[of.workload], ""
     if mostly_noisy(run):
-        none = f"{noise(run)}, and decides nothing"
+        none = f"{noise(run)}, so no ratio decides"
     elif len(of.ranked) < 2:
         none = "there are no two paths with a quiet repeat"
     elif all(found.repeats < 2 for found in map(of.speedup, of.ranked)):
@@ -208,6 +208,11 @@ def _cautions(run: Run) -> Iterator[str]:
         bad = problems(run)["reason"]
         first = f". The first: {short(bad.iloc[0], 200)}" if len(bad) else ""
         yield f"Nothing was measured. Cases: {ended}{first}"
+    if counts["not run"]:
+        remedy = "`gatherbench run --resume FOLDER` completes it"
+        remedy = "it was still going when this was written" if run.going else remedy
+        planned = len(run.plan["cases"])
+        yield f"Incomplete: {counts['not run']} of {planned} cases have not been run; {remedy}"
     if mostly_noisy(run):
         yield f"Busy machine: {busy}. Nothing is decided; measure again on an idle machine"
     single = sum(found.repeats == 1 for found in epoch_intervals(run).values())
@@ -222,11 +227,6 @@ def _cautions(run: Run) -> Iterator[str]:
     yield from small_pages(run)
     if counts["ok"] and not run.has_gpu:
         yield "Host memory only. These are not GPU results: run `make bench` on the GPU machine"
-    if counts["not run"]:
-        remedy = "`gatherbench run --resume FOLDER` completes it"
-        remedy = "it was still going when this was written" if run.going else remedy
-        planned = len(run.plan["cases"])
-        yield f"Incomplete: {counts['not run']} of {planned} cases have not been run; {remedy}"
     if cut := int(((run.reasons["source"] == CUT_OFF) & (run.reasons["rank"] < 0)).sum()):
         yield (
             f"Cut off: of {cut} case{'s' * (cut > 1)} the whole blocks count, whose rows were"

@@ -71,6 +71,10 @@ def test_a_run_is_predicted_for_another_machine(folder):
     assert load_profile(folder / "profile.toml") == load_profile("h200-sxm-pcie5")
     assert [row for row in RunStore(folder).rows() if not is_prediction(row)] == measured
     assert "h200-sxm-pcie5" in (folder / "report.html").read_text()
+    assert set(pd.read_parquet(folder / "epochs.parquet")["machine"].dropna()) == {
+        machine,
+        "h200-sxm-pcie5",
+    }
 
 
 @pytest.mark.usefixtures("unreported")

@@ -179,6 +179,12 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
             '"x"',
             "[1]: no strategy is called 'x'; `gatherbench list strategies` has",
         ),
+        ("repeats = 3", "hidden = 3", "'hidden' is a key of [[workload]]: write it there"),
+        (
+            'dataset = "wordnet"',
+            'dataset = "wordnet"\npeak = true',
+            "'peak' is a key of [measure]:",
+        ),
         ("repeats = 3", "repeat = 3", "measure.repeat: unknown key; did you mean 'repeats'?"),
         ("[measure]", "[mesure]", "mesure: unknown key; did you mean 'measure'?"),
         ("[[workload]]", "[workload]", "workload: there may be several: write [[workload]]"),

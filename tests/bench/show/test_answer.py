@@ -180,9 +180,12 @@ def test_a_noisy_machine_decides_nothing(run_of):
     assert found.change == "measure again, several repeats on an idle machine"
     assert ranks(run_of, times, 0.0, other_cores=1.5)[0] == "aligned_zero_copy 1–3"
     series = [(*names, time) for names, time in times.items()]
-    run = run_of(series=series, longer=spread(0.0), other_cores=1.5)
+    run = run_of(
+        series=[*series, ("all_in_gpu", "default", 1.0)], longer=spread(0.0), other_cores=1.5
+    )
     assert cautions(run)[0].startswith("Busy machine: other work had up to 1.5 cores")
-    assert table(run)["open_best"].tolist() == [True, False, True], "all but the gather itself"
+    assert table(run)["open_best"].tolist() == [True, False, True, True], "all but the gather"
+    assert table(run)["rank"].tolist()[-1] == "–", "a bound, as in a quiet run"
 
 
 def test_a_path_that_other_work_met_throughout_is_not_ranked(run_of):
