@@ -194,6 +194,23 @@ def test_a_thread_number_that_is_given_again_counts_from_nothing(monkeypatch):
     assert used["cpu_ended_threads"] == 0.25
 
 
+def test_what_ended_samplers_told_is_in_one_group_alone(monkeypatch):
+    """Of 2.0 s thread 7, live, has 0.5; 8 told 0.75 before it ended, and 0.75 are nobody's.
+
+    What 7 told is on its clock, and 9 ended before the window.
+    """
+    told = [(9, 0.25)]
+    clocks = iter([({7: 1.0}, 3.0), ({7: 1.5}, 5.0)])
+    monkeypatch.setattr(threads_module, "ended", told)
+    monkeypatch.setattr(threads_module, "_read_clocks", lambda: next(clocks))
+    meter = ThreadMeter()
+    meter.begin()
+    told += [(7, 0.25), (8, 0.75)]
+    used = values(closed(meter))
+    assert (used["cpu_sampler_workers"], used["cpu_ended_threads"]) == (0.5 + 0.75, 0.75)
+    assert sum(used.values()) == 2.0
+
+
 def test_without_proc_the_reason_stands_there(monkeypatch):
     monkeypatch.setattr(threads_module, "_TASKS", Path("/nowhere"))
     meter = ThreadMeter()
