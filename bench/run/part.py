@@ -279,6 +279,11 @@ class SoFar:
         for row in rows_of(records):
             mine.setdefault((row.epoch, row.stage, row.metric, row.basis, row.rank), row)
         self._rows.update(mine)
+        if mine:  # one line tells of the case as a whole: it has one commit, the last
+            commit = next(iter(mine.values())).commit
+            for key, row in self._rows.items():
+                if row.epoch < 0:
+                    self._rows[key] = replace(row, commit=commit)
         for record in records:
             if record["kind"] == "block":
                 self.blocks, self.spent_s = record["number"] + 1, record["wall_time_s"]

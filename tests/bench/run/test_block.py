@@ -1,6 +1,7 @@
 """Paths that take turns in one process: what each measures, and what each may cost the others."""
 
 import gc
+import json
 import math
 import os
 import random
@@ -22,6 +23,7 @@ from gatherbench.bench.run.block import measure_block
 from gatherbench.bench.run.declared_rows import PAYLOAD
 from gatherbench.bench.run.job import Block, Job
 from gatherbench.bench.run.latin_square import apart
+from gatherbench.bench.run.lines import lines_of
 from gatherbench.bench.run.part import PartWriter, SoFar, read_part, rows_of, take_in
 from gatherbench.bench.run.rows import SET, Row
 from gatherbench.bench.run.runner import Progress, takes_turns
@@ -290,7 +292,8 @@ def test_a_second_process_measures_the_blocks_that_are_left_and_scores_nothing(m
         kept += [line] if f'"{PINNED}"' in line else []
         if f'"{PINNED}"' in line and '"block"' in line and '"number": 1' in line:
             break
-    first.write_text("".join(kept))
+    commit = json.dumps({"commit": rows_of(read_part(first))[0].commit})[1:-1]
+    first.write_text("".join(kept).replace(commit, '"commit": "older"'))
     found: dict[Any, SoFar] = {}
     take_in(found, first)
     (before,) = found.values()
@@ -303,6 +306,9 @@ def test_a_second_process_measures_the_blocks_that_are_left_and_scores_nothing(m
     assert epochs == [0, 1, 2, 3]
     assert [r.epoch for r in rows[PINNED] if r.metric == "process_began"] == [-1, 2]
     assert rows[PINNED][-1].value > before.spent_s
+    lines = lines_of(rows[PINNED])
+    assert len(lines.cases) == 1, "the code was changed between: its epochs tell, the case is one"
+    assert [line["commit"] == "older" for line in lines.epochs] == [True, True, False, False]
     places = {name: values(of, "epoch", "place") for name, of in rows.items()}
     assert places[ALL][:2] == [0, 0]
     assert all(
