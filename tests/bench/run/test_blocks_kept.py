@@ -181,6 +181,14 @@ def test_of_a_case_that_has_not_ended_whole_blocks_count(store):
     assert [(r.metric, r.value) for r in found.rows[-2:]] == [("rows", 96), ("wall_time", 1.5)]
 
 
+def test_of_a_case_that_was_cut_off_before_a_whole_block_nothing_counts(store):
+    make, part = RowMaker("r", "c", "m", "host").of(repeat()[0]), store.new_part()
+    with closing(PartWriter(part)) as out:
+        out.row(make.ok("setup", "open_time", "s", 0.1, "clock"))
+        out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", 0))
+    assert (list(counted(part)), store.so_far(), store.rows()) == ([], {}, [])
+
+
 MAKE = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather")
 
 
