@@ -189,6 +189,25 @@ def test_of_a_case_that_was_cut_off_before_a_whole_block_nothing_counts(store):
     assert (list(counted(part)), store.so_far(), store.rows()) == ([], {}, [])
 
 
+def test_of_two_processes_the_last_ones_opening_stands_and_of_that_the_first_row(store):
+    """The most rows that one of them compared are told, and the time of both."""
+    case = repeat()[0]
+    make = RowMaker("r", "c", "m", "host").of(case)
+    for block, (opened_s, compared) in enumerate((((0.1, 0.9), 96), ((0.2, 0.8), 32))):
+        with closing(PartWriter(store.new_part())) as out:
+            for seconds in opened_s:
+                out.row(make.ok("setup", "open_time", "s", seconds, "clock"))
+            out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", block))
+            out.block(case, block, 1.0 + block, compared)
+    (found,) = store.so_far().values()
+    assert [(r.stage, r.epoch, r.value) for r in found.rows] == [
+        ("setup", -1, 0.2),
+        *(("epoch", block, 0.5) for block in range(2)),
+        ("check", -1, 96),
+        ("case", -1, 2.0),
+    ]
+
+
 MAKE = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather")
 
 
