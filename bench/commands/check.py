@@ -76,7 +76,8 @@ def _meter(name: str, as_json: bool) -> None:
     if as_json:
         print_json([dict(zip(names, line, strict=True)) for line in lines])
     for metric, value, unit, source, reason in () if as_json else lines:
-        typer.echo(f"{metric}: {reason or f'{value:g} {unit}'} ({source})")
+        number = "" if reason else f"{value:g}" + f" {unit}" * (unit != "1")
+        typer.echo(f"{metric}: {reason or number} ({source})")
     raise typer.Exit(int(any(r.reason is not None and r.reason.kind == "failed" for r in readings)))
 
 
