@@ -1,6 +1,6 @@
 """Locate, open and check dataset folders.
 
-Every file is compared with the spec, and by default every element of every array is checked. A
+Every file is compared with the spec, and by default every element that can be invalid is checked. A
 folder that passes records the lengths and modification times of its files; the check of elements
 is repeated only after one of them changes.
 """
@@ -64,7 +64,7 @@ def dataset_folder(name: str, scale: float = 1.0, root: Path | None = None) -> P
 
     Raises:
         DatasetError: the name could lead out of ``root`` or is one of :data:`RESERVED`, or the
-            scale is 0 or less.
+            scale is not positive and finite.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         shown = name if len(name) <= 100 else f"{name[:40]}…"
@@ -128,10 +128,10 @@ def map_array(folder: Path, array: str, file: ArrayFile) -> NDArray[Any]:
 
 
 def check_values(data: GraphDataset, progress: Progress) -> None:
-    """Check every value of a dataset's arrays.
+    """Check every value of a dataset's arrays that can be invalid.
 
     Raises:
-        DatasetError: one is invalid; the message names the file and the first bad element.
+        DatasetError: one is; it names the file and, except in split ids, the first bad element.
     """
     n, spec = data.spec.num_nodes, data.spec
     if data.indptr[0] != 0:
@@ -215,7 +215,7 @@ def _fingerprint(folder: Path) -> dict[str, list[int]]:
 
 
 def nodes_in_no_edge(data: GraphDataset) -> int:
-    """Return the number of nodes without in-neighbours and out-neighbours."""
+    """Return the number of nodes that have neither in- nor out-neighbours."""
     connected = np.diff(data.indptr) > 0
     for start in range(0, len(data.indices), _ENTRIES):
         connected[data.indices[start : start + _ENTRIES]] = True
@@ -225,8 +225,8 @@ def nodes_in_no_edge(data: GraphDataset) -> int:
 def describe(folder: Path) -> dict[str, Any]:
     """Return sizes, in-degrees, row layout and provenance of a dataset.
 
-    The keys are in the order for printing; counts are ``int``, the mean degree ``float``, keys of
-    sizes in bytes end in ``_bytes``.
+    The keys are in the order for printing. Counts and sizes (``…_bytes``) are ``int``; scale,
+    median and mean degree ``float``; ``row_is_multiple_of_128_bytes`` is ``bool``.
 
     Raises:
         DatasetError: the folder does not open; see ``open_dataset``.

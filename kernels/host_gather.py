@@ -132,10 +132,10 @@ class HostGather(AbstractContextManager["HostGather"]):
             out: ``[B, D]``, the table's dtype; must not overlap the table. With ``positions`` it
                 may have more rows; rows without a position do not change.
             positions: int64 ``[B]``, distinct rows of ``out``.
-            then: like ``out``; each chunk is copied on to it while others are gathered.
+            then: ``[B, D]``, only without ``positions``; each chunk is copied on to it while others
+                are gathered.
 
-        All lie in host memory and are contiguous. The calling thread releases Python's lock
-        once.
+        All lie in host memory and are contiguous. The calling thread releases Python's lock once.
 
         Raises:
             TypeError, ValueError: wrong dtype, shape, device or layout; nothing is written.

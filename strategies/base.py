@@ -41,7 +41,7 @@ class SetupStep:
     Registering a table can take as long as copying it (DGL #3616). A benchmark that leaves this
     out, or hides it in the first epoch, misleads. ``metric`` is e.g. ``register_time``; ``unit``
     is ``s``, ``B`` or ``1``; ``source`` names the clock, call or formula of the value. Where there
-    is no value, ``reason`` begins with the same word as that of ``Strategy.skip``.
+    is no value, ``reason`` begins with a :class:`Reason`'s kind, as ``skip`` returns.
     """
 
     metric: str
@@ -149,7 +149,7 @@ class Observed:
         """Return a histogram of the latencies of disk reads since the path was opened.
 
         ``[LATENCY_BINS]``: bin ``k`` counts reads of at least 2^((k-1)/4) and less than 2^(k/4) µs.
-        ``None`` where there are no reads, or they are not timed.
+        Bin 0 also holds all faster reads, the last all slower ones. ``None``: no reads are timed.
         """
         return None
 
@@ -202,8 +202,8 @@ class Fetcher(Observed, ABC):
         Raises:
             TypeError: ids are not a tensor of int32 or int64.
             ValueError: ids are not one-dimensional or lie on the wrong device.
-            IndexError: an id on the host is negative or not below ``num_rows``, or the table has no
-                rows. For such an id on a GPU the row is zeros, and :meth:`check_fetched` raises.
+            IndexError: an id on the host is negative or not below ``num_rows``, or there are ids
+                and no rows. For a bad id on a GPU the row is 0, and :meth:`check_fetched` raises.
             RuntimeError: see :meth:`check_usable`; or ``lookahead + 1`` fetches are in flight whose
                 results have not been used; or the table is no longer as it was opened: it has
                 moved, has another shape, requires a gradient, or has changed and is not ``live``.
@@ -262,7 +262,7 @@ class Fetcher(Observed, ABC):
     def check_fetched(self) -> None:
         """Check that all ids submitted on a GPU so far are in the table; wait for the GPU.
 
-        Call it after an epoch; :meth:`close` calls it, too.
+        Call it after an epoch; a path that takes ids on a GPU also calls it in ``_close``.
 
         Raises:
             IndexError: an id is not in the table; the error names it, and is raised once.
@@ -270,7 +270,7 @@ class Fetcher(Observed, ABC):
 
     @abstractmethod
     def _submit(self, ids: Tensor) -> Ticket:
-        """Start the fetch; ``ids`` have been checked and are contiguous."""
+        """Fetch checked, contiguous ``ids``; copy them if the fetch goes on after the return."""
 
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
         """Tune the path to the work that runs at the same time; return the results.
@@ -432,8 +432,8 @@ class Strategy(ABC):
     ) -> Fetcher:
         """Open the path from ``features`` ``[N, D]`` (host memory) to ``device``.
 
-        The table is used in place where the path allows it: it must live, unchanged, until the
-        fetcher is closed. A table without rows is allowed; no id is valid for it.
+        The table may be used in place: keep it where it is until the fetcher is closed, and write
+        to it only if the path is ``live``. A table without rows is allowed; no id is valid for it.
 
         Raises:
             TypeError, ValueError: the table cannot be read row by row (see

@@ -31,7 +31,7 @@ _CODE = ("bench", "strategies", "kernels", "datasets", "src", "pyproject.toml")
 def describe_machine() -> dict[str, Any]:
     """Return the machine, its software and the code's version, ready for JSON.
 
-    A value that cannot be found is ``None``. Sizes are in bytes.
+    Unknown values and absent limits are ``None``. Sizes are in B, a cache's as the kernel says.
     """
     gpus = describe_gpus()
     return {
@@ -68,8 +68,8 @@ def machine_slug(env: Mapping[str, Any]) -> str:
 def commit_id() -> str:
     """Return the commit of the running code, with ``+dirty`` if its files differ from the commit.
 
-    ``$GATHERBENCH_COMMIT`` takes precedence, for files that were copied to a machine without their
-    history or over another. Outside of a checkout it is the package's version, as ``v0.1.0``.
+    ``$GATHERBENCH_COMMIT`` takes precedence, for files copied without their history or onto a
+    checkout of another commit. Outside of a checkout it is the package's version, as ``v0.1.0``.
     """
     if said := os.environ.get(COMMIT_VARIABLE):
         return said
@@ -136,7 +136,7 @@ def describe_cpu() -> dict[str, Any]:
 
 
 def describe_numa(gpu_nodes: Sequence[int | None], topology: Topology | None = None) -> Any:
-    """Return the processors of each NUMA node, and whether cases are bound to a GPU's node.
+    """Return each NUMA node's number of processors, and whether cases are bound to a GPU's node.
 
     Args:
         gpu_nodes: the node of each GPU; ``None``: unknown.

@@ -1,7 +1,7 @@
 """Open and close one window over several meters, nested, so that a failing meter is harmless.
 
-A driver that has lost its device may answer with nonsense or with an error, which costs the run
-only that number. A call that never returns is ended by the time limit of the case.
+A driver that has lost its device may answer with nonsense, which costs the run that number, or with
+an error, which costs that meter's numbers. The case's time limit ends a call that never returns.
 """
 
 from __future__ import annotations

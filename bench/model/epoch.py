@@ -115,7 +115,7 @@ def _seconds(
 
 
 def minibatch_parts(load: MinibatchLoad, profile: LinkProfile) -> dict[str, Part]:
-    """Return the times of a minibatch's parts, each alone, by who moves its bytes."""
+    """Return a minibatch's parts by name, each timed alone; the load decides which there are."""
     staged = load.pageable_bytes > 0
     parts = {"sample": physics.sampling(load, profile)}
     parts["submit"] = Part(profile.number("gpu.submit"), "submitting", profile.why("gpu.submit"))

@@ -3,7 +3,7 @@
 They are used through the model's door. A layer multiplies a source's row by the matrix of the
 edge's kind. PyG does so for each edge (R-GAT, "fast" R-GCN) or for each kind over all targets
 (R-GCN). *Compact*: a product of source and kind is computed once for each distinct pair of a block.
-*Reordered*: attention uses ``x · (W a)`` in place of ``(x W) · a``, so that no row is multiplied
+*Reordered*: attention uses ``x · (W a)`` in place of ``(x W) · a``: no row is multiplied by ``W``
 for its score alone (Wu et al., "PIGEON", arXiv 2301.06284, where a compiler does both).
 Parameters are those of PyG's layers, and values equal theirs up to the order of float additions.
 """
@@ -30,8 +30,8 @@ class Pairs:
     """The distinct pairs of a node and a kind in a block, by kind.
 
     Attributes:
-        nodes: int64 ``[U]``; those of kind ``k`` are ``nodes[ends[k - 1]:ends[k]]``.
-        ends: where each kind's nodes end, one number per kind.
+        nodes: int64 ``[U]``, in the order of their kinds.
+        ends: those of kind ``k`` end at ``ends[k]`` and begin at the end before, or 0.
         of_edges: int64 ``[E]``: the pair of each edge.
     """
 
@@ -41,7 +41,7 @@ class Pairs:
 
     @classmethod
     def of(cls, nodes: Tensor, kinds: Tensor, num_nodes: int, num_kinds: int) -> Pairs:
-        """Return the pairs of edges with these ends and these kinds, each int64 ``[E]``."""
+        """Return the pairs of edges; ``nodes`` (an end of each) and ``kinds`` are int64 ``[E]``."""
         keys, of_edges = torch.unique(kinds * num_nodes + nodes, return_inverse=True)
         counts = torch.bincount(keys // num_nodes, minlength=num_kinds)
         return cls(keys % num_nodes, tuple(counts.cumsum(0).tolist()), of_edges)
@@ -155,7 +155,7 @@ class RGCN(TalliedModel):
         self.convs = nn.ModuleList([*hidden_layers, last])
 
     def layer(self, wide: int, out: int, kinds: int, heads: int) -> nn.Module:
-        """Return a layer from rows of one width to another's (of each head), for so many kinds."""
+        """Return a layer of widths ``wide`` to ``out`` per head, for so many kinds."""
         layer: nn.Module = self.conv((wide, wide), out, kinds)
         return layer
 

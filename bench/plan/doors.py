@@ -2,9 +2,9 @@
 
 Each of these doors is a class ``module:Class`` from the current folder, ``PYTHONPATH`` or an
 installed package. (The fourth door is a strategy, which has a registry.) Parameters of a sampler or
-a step context follow the name, ``module:Class share=0.5 every=8``: they are the fields of the
-class, a frozen dataclass whose ``__post_init__`` raises ``ValueError`` for invalid values.
-``bench/neighbours/`` has examples.
+a step context follow the name, ``module:Class share=0.5 every=8``: they are the float, int, str or
+bool fields of a frozen dataclass, in a module with ``from __future__ import annotations``. Its
+``__post_init__`` raises ``ValueError`` for invalid values. ``bench/neighbours/`` has examples.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def opened(words: str, kind: type[T]) -> T:
     """Build the object that the words name, ``module:Class key=value …``.
 
     Raises:
-        ValueError: the class, the parameter or the value does not exist.
+        ValueError: the class or parameter is missing, or the value is invalid.
     """
     name, *given = words.split() or [""]
     found: Any = class_named(name, kind)

@@ -4,7 +4,8 @@
     def gpu_zeros(rig: Rig, point: Point) -> Observation:
         return rig.timed(rig.out.numel(), rig.out.zero_)
 
-is a complete case: ``gatherbench probe --list`` names it, ``--cases gpu_zeros`` measures it.
+is a complete case, in a module that :func:`every_case` imports: ``gatherbench probe --list`` names
+it, ``--cases gpu_zeros`` measures it.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Case:
     Attributes:
         unit, what: the unit of the amount that is timed or counted, and a description of it.
         needs: the names in :data:`NEEDS` of what the case requires.
-        scope: the smallest scope that includes the case when no case is named.
-        points: gives the points to measure; the default is one point without parameters.
+        scope: the smallest that includes the case; ``NAMED``: only when it is named.
+        points: gives the points to measure; :func:`case`'s default is one without parameters.
         run: measures a point once; all preparation is complete before it starts timing.
     """
 

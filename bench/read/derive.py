@@ -81,9 +81,9 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
     """Return epoch times, with medians of each stage and of the remainder (``other``), seconds.
 
     Columns as :func:`spread`, and :data:`STAGES`, ``other``, and :data:`WITHIN_TRAIN`, which
-    ``train`` includes. The remainder is that of each epoch, 0 if its stages overlap, as they
-    can on a GPU: so the sum of medians may differ. A predicted epoch without stages
-    is all ``other``.
+    ``train`` includes. The remainder is that of each epoch, 0 if its stages overlap, as they can on
+    a GPU: medians need not add up to the epoch's. A predicted epoch without stages is all
+    ``other``.
     """
     names = {f"{stage}_s": stage for stage in ("epoch", *STAGES, *WITHIN_TRAIN)}
     both = pd.concat([of[[*names]] for of in (run.measured, run.predicted)]).rename(columns=names)
@@ -123,7 +123,7 @@ def thread_seconds(run: Run) -> pd.DataFrame:
 
 
 def cores_of(run: Run) -> int:
-    """Return the cores that the run's cases may use: the plan's threads, the GPU's node, or all."""
+    """Return how many cores cases may use: the least of all, the plan's threads, a bound node's."""
     limits = [int(run.env.get("cpu", {}).get("usable_cores") or 1)]
     if threads := run.plan["measure"].get("threads"):
         limits.append(int(threads))
@@ -168,8 +168,8 @@ def repeat_logs(values: pd.Series[float], blocks: pd.Series[int] | None = None) 
 
     Args:
         values: above 0, indexed by :data:`SERIES`, repeat and epoch. NaN are left out.
-        blocks: for ratios: ``run.measured["block"]``, the process of each epoch (-1: its case had
-            one alone). Epochs of paths that took turns in one process are paired.
+        blocks: for ratios: ``run.measured["block"]``, the process of each epoch (-1: a process for
+            its case alone). Epochs of paths that took turns in one process are paired.
     """
     known = values.dropna()
     medians = known.groupby(CASE, sort=False).median()
@@ -199,11 +199,11 @@ def epoch_intervals(run: Run) -> dict[Key, Interval]:
 def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive") -> pd.DataFrame:
     """Return the reference's measured epoch over that of each series, on the same workload.
 
-    Geometric means over the repeats of each repeat's median epoch, with ``low`` and ``high``, the
-    95 % interval (:func:`gatherbench.stats.interval.interval_of`); over itself the ratio is 1 by
-    definition. One repeat has no interval: the bounds are NaN. Columns: :data:`SERIES`,
-    ``speedup``, ``low``, ``high``. A series without a reference is left out. Undecided ratios
-    are included, too (:func:`gatherbench.bench.read.noise.no_ratio_over`).
+    Geometric means of the repeats' median epochs; of paths that took turns, of their blocks' ratios
+    by process. ``low``, ``high``: the 95 % interval, NaN for one repeat
+    (:func:`gatherbench.stats.interval.interval_of`). Over itself the ratio is 1 by definition.
+    Columns: :data:`SERIES`, ``speedup``, ``low``, ``high``. A series without a reference is left
+    out. Undecided ratios are included (:func:`gatherbench.bench.read.noise.no_ratio_over`).
     """
     logs, records = epoch_logs(run), list[tuple[object, ...]]()
     for key, mine in logs.items():
@@ -217,7 +217,7 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
 def reference_variant(run: Run) -> tuple[str, str] | None:
     """Return the reference of speed-ups: the paper's baseline, ``cpu_gather naive``.
 
-    If a run lacks that, the first other strategy and variant that the CPU gathers for, or ``None``.
+    If a run lacks that, the first other strategy and variant with a CPU gather, or ``None``.
     """
     measured = run.measured.index[run.measured["epoch_s"].notna()]
     pairs = set(zip(*map(measured.get_level_values, ("strategy", "variant")), strict=True))
@@ -363,7 +363,7 @@ def ends_of(name: str) -> list[str]:
 
 
 def with_ends_of(**values: Sequence[float]) -> dict[str, float]:
-    """Return by these columns each value and its ends."""
+    """Return each value and the ends of its interval by the columns of :func:`ends_of`."""
     return {
         column: one
         for name, three in values.items()
@@ -372,6 +372,6 @@ def with_ends_of(**values: Sequence[float]) -> dict[str, float]:
 
 
 def ends_in(line: Mapping[Hashable, Any], name: str) -> tuple[float, float, float]:
-    """Return the values of a line in these columns."""
+    """Return the values of a line in the columns of :func:`ends_of`."""
     value, low, high = (float(line[column]) for column in ends_of(name))
     return value, low, high

@@ -50,7 +50,7 @@ NOT_THERE = "not there"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one benchmark; ``ratio`` is head over base, where both ran often enough."""
+    """The verdict on one benchmark; ``ratio`` is head over base, where both ran at all."""
 
     word: Word
     reason: str
@@ -107,7 +107,7 @@ class Record:
 
     @property
     def base_median_s(self) -> float:
-        """The median over pairs of the base's seconds per round; needs at least one pair."""
+        """The median over all pairs' blocks of the base's seconds per round; needs a pair."""
         return float(np.median([block for sample in self.samples for block in sample.base_s]))
 
     def one_sided(self) -> Verdict:
@@ -236,9 +236,9 @@ def worth_more(
 ) -> list[Record]:
     """Return the benchmarks that the next pair of processes runs within ``left_s`` seconds.
 
-    All run until each has ``MIN_PAIRS``, then those that are not SAME: stopping there cannot raise
-    a false alarm, and SLOW is judged only at the end. If the time is too short for all those, the
-    ones that differ most go on: one SLOW is worth more than doubt about many.
+    All run until each has ``MIN_PAIRS`` (none if time is short), then those not SAME, up to
+    ``MOST_PAIRS``: that cannot raise a false alarm, and SLOW is judged only at the end. If time is
+    short for those, the ones that differ most go on: one SLOW is worth more than many doubts.
     """
     runnable = [record for record in records if record.runs]
     if any(len(record.samples) < MIN_PAIRS for record in runnable):

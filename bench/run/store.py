@@ -149,7 +149,7 @@ class RunStore:
         return found
 
     def frames(self) -> Frames:
-        """Return the tables, and the records of the parts that are new to them.
+        """Return the tables, with the parts' records in place of a case's older ones.
 
         Raises:
             StoreError: a file cannot be read, or is not a run's.
@@ -160,7 +160,7 @@ class RunStore:
                 self._read = mark, self._read_now()
             except StoreError:
                 before, mark = mark, self._mark()
-                if mark == before:  # else its runner wrote while they were read
+                if mark == before:  # otherwise a file changed during the read: read again
                     raise
         return self._read[1]
 
@@ -201,8 +201,7 @@ class RunStore:
         write_atomically(self.calibration_file, to_csv([HEADER, *lines]))
 
     def samples(self) -> pd.DataFrame:
-        """Return :data:`SAMPLE_COLUMNS`; measurements since the run last ended are in its
-        parts."""
+        """Return :data:`SAMPLE_COLUMNS`, without measurements that are only in parts so far."""
         return _read_parquet(self.folder / SAMPLES_FILE, SAMPLE_COLUMNS)
 
     def timeline(self) -> pd.DataFrame:
@@ -223,7 +222,7 @@ class RunStore:
             write_table(self.folder / f"{name}.csv", getattr(lines, name), KEYS[name])
 
     def write_parquet(self) -> None:
-        """Write the tables of a run that has ended once more, smaller."""
+        """Write an ended run's tables again, as smaller Parquet files."""
         for name in TABLES:
             with replacing(self.folder / f"{name}.parquet") as temporary:
                 self.frames().table(name).to_parquet(temporary, compression="zstd", index=False)
@@ -241,7 +240,7 @@ class RunStore:
         timeline = self.folder / TIMELINE_FILE
         if series := [one for one in self._records("series") if one["points"]]:
             _gather(series, _series_of, TIMELINE_COLUMNS, timeline)
-        if finished:  # all at once: some parts alone would stand for the cases they tell of
+        if finished:  # all at once: the records of parts that remain would replace full cases
             discard(self.parts)
 
     def _records(self, kind: str) -> Iterator[Record]:
@@ -251,7 +250,7 @@ class RunStore:
 
 
 def _state_of(file: Path) -> tuple[int, int] | None:
-    """The size and time of a file; ``None``: there is none."""
+    """Return the size and modification time (ns) of a file; ``None`` if it is missing."""
     try:
         found = file.stat()
     except FileNotFoundError:

@@ -29,7 +29,7 @@ def epoch_seeds(
     epoch: int,
     max_batches: int = 0,
 ) -> list[Tensor]:
-    """Return each minibatch's seed nodes of an epoch: int64 ``[batch_size]``, the last one shorter.
+    """Return an epoch's seed nodes by minibatch: int64 ``[batch_size]``; the last may be shorter.
 
     Args:
         train_ids: distinct node ids, int64 ``[T]``; not changed.
@@ -104,7 +104,7 @@ def draws(
 ) -> Iterator[tuple[Any, int]]:
     """Give the arguments of the sampler for a rank's minibatches: seed nodes and random seed.
 
-    Those of epoch 0 also draw the trace. The call itself orders the seed nodes, before any clock
+    A trace is drawn with those of epoch 0. The call itself orders the seed nodes, before any clock
     starts: on a large graph this sort takes as long as several minibatches.
     """
     tasks = workload_seeds(workload, sampler, dataset.train_ids, epoch, rank)

@@ -1,6 +1,6 @@
 """A view is one analysis of a run, defined once: a frame and a figure.
 
-Terminal, JSON, report and pictures use only these two, so they depend on no particular view.
+Terminal, JSON, report and pictures use only these and its notes, so they depend on no one view.
 :mod:`gatherbench.bench.show.views.registry` lists the views; every output of a run uses it.
 """
 

@@ -12,9 +12,9 @@ AMBIGUOUS   otherwise: more repeats are needed
 On a GPU two paths whose epochs are both limited by issuing work
 (:mod:`gatherbench.bench.read.issuing`) get the word HOST-BOUND instead.
 
-If many paths are compared at once, one of them may look slower by chance. SLOW and FAST then also
-require that less than 5 % of such families would show so large a difference if nothing differed
-(Bonferroni).
+Of many ratios judged at once, one may look slower by chance. If a caller gives their number, the
+``family``, SLOW and FAST also require that less than 5 % of such families would show so large a
+difference if nothing differed (Bonferroni).
 
 Sentences call paths that are SAME or AMBIGUOUS *too close to separate*.
 """
@@ -62,8 +62,8 @@ def judge(
     Args:
         family: the number of ratios that are judged at once.
         more_is_better: true for values such as a rate; FAST is then above.
-        busy: text that names the side measured while other work ran, empty for none: then a faster
-            result proves nothing, and a slower one needs a check.
+        busy: names the side measured while other work ran, if any: a faster result then proves
+            nothing, and a slower one needs a check.
     """
     cost = ratio.inverse if more_is_better else ratio
     slow, fast = 1 + threshold, 1 / (1 + threshold)
@@ -105,7 +105,7 @@ def shortest(
 ) -> tuple[Name, dict[Name, PathWord]]:
     """Return the path with the least time, and the word for each of the others against it.
 
-    ``host_bound``: the paths whose epochs are limited by the host's issuing.
+    ``times``: logarithms, as in :func:`ratio_of`. ``host_bound``: paths that the host limits.
     """
     bound = {*host_bound}
     leader = min(times, key=lambda name: float(np.asarray(times[name]).mean()))
