@@ -36,7 +36,7 @@ Verdict = Literal["fastest", "tie", "no difference", "host-bound", "none"]
 _HEADS = {
     "fastest": "Fastest",
     "tie": "Too close to separate",
-    "host-bound": "Host-bound, no verdict between",
+    "host-bound": "Host-bound, so in no order",
 }
 #: Up to ``FEW`` paths have an interval each; of more, up to ``MOST`` are named with their range.
 FEW, MOST = 3, 5
@@ -144,8 +144,8 @@ def _sentence(verdict: Verdict, paths: Sequence[Key], ratios: Sequence[Interval]
     names, each = [_name(key) for key in paths], [with_ends(*ratio.ends) for ratio in ratios]
     if verdict == "no difference":
         return (
-            f"No path is measurably faster than {over}: none has an interval all above"
-            f" {1 + THRESHOLD:g}×. The first other in the table, {names[0]}: {each[0]}."
+            f"No path is measurably faster than {over}: no whole interval lies above"
+            f" {1 + THRESHOLD:g}×. The first other path in the table, {names[0]}: {each[0]}."
         )
     who = listed(names, MOST)
     if len(paths) > FEW and ratios:
@@ -156,7 +156,10 @@ def _sentence(verdict: Verdict, paths: Sequence[Key], ratios: Sequence[Interval]
         who = "; ".join(map(", ".join, zip(names, each, strict=True)))
     said = f"{_HEADS[verdict]}: {who}{f' as fast as {over}' * bool(over)}."
     if verdict == "host-bound":
-        said += " Issuing GPU work keeps the host busy for more than two thirds of their epochs."
+        said += (
+            " The CPU issues GPU work for more than two thirds of their epochs, which hides how the"
+            " paths differ."
+        )
     return said
 
 
@@ -242,7 +245,7 @@ def _cautions(run: Run) -> Iterator[str]:
         width = f"±{wide[worst]:.0%}" if wide[worst] < 1 else "by more than its value"
         asked = run.plan["measure"]["precision"]
         yield (
-            f"Too few repeats for the plan’s precision (±{asked:.0%}): of"
-            f" {len(wide)} {'ratios' if run.in_turns else 'epochs'}, least of all that of"
-            f" {in_words(*worst[1:3])} ({width}); {_MORE} narrow them"
+            f"Too few repeats: {len(wide)} {'ratios' if run.in_turns else 'epochs'} are less"
+            f" certain than the plan’s precision (±{asked:.0%}), least of all that of"
+            f" {in_words(*worst[1:3])} ({width}); {_MORE} narrow the intervals"
         )
