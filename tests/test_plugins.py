@@ -244,7 +244,7 @@ def test_a_meter_is_tried_by_its_name(announce):
         done = CliRunner().invoke(app, ["check", *words])
         return done.exit_code, done.output
 
-    assert tried("meter", "own") == (0, "own_count: 1 1 (a test)\n")
+    assert tried("meter", "own") == (0, "own_count: 1 (a test)\n")
     code, said = tried("meter", "clock")
     assert code == 0
     assert said.startswith("window_time: 0.5")

@@ -216,8 +216,9 @@ def test_a_complete_run_that_is_resumed_stays_as_it_is(copied):
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_failed_case_makes_the_exit_status_1(plan, tmp_path):
-    short = plan.read_text().replace("repeats = 1", "repeats = 1\ntimeout_s = 0.01")
-    plan.write_text(short)
+    # Far longer than the runner takes to look at the clock.
+    text = plan.read_text().replace("repeats = 1", "repeats = 1\ntimeout_s = 0.01")
+    plan.write_text(re.sub(r"\bepochs = 1$", "epochs = 100", text, flags=re.MULTILINE))
     done = invoke("run", plan, "--results", tmp_path / "results")
     assert done.exit_code == 1
     lines = [line for line in done.stdout.splitlines() if "timed out" in line]
