@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     except ImportError as missing:
         print(f"error: {missing}; {EXTRA}", file=sys.stderr)
         return 2
-    sources = sorted(options.folder.glob("*.py"))
+    sources = sorted({*options.folder.glob("*.py")} - {options.folder / "helpers.py"})
     unknown = set(options.names) - {path.stem for path in sources}
     if unknown or not sources:
         what = f"no notebook {sorted(unknown)[0]!r}" if unknown else "no notebook (*.py)"
