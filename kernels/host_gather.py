@@ -141,6 +141,8 @@ class HostGather(AbstractContextManager["HostGather"]):
             TypeError, ValueError: wrong dtype, shape, device or layout; nothing is written.
             IndexError: an id or a position lies outside; rows of ``out`` may have been written.
         """
+        if positions is not None and then is not None:
+            raise ValueError("then: chunks of out are copied in order; give no positions with it")
         tensors = Tensors(table, ids, out, positions, then)
         self._begin(tensors, helped=True).result(help_first=True)
 

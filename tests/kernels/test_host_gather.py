@@ -124,6 +124,11 @@ WRONG_ARGUMENTS = {
     ),
     "positions of int32": ({"positions": torch.arange(3).int()}, TypeError, "positions: .*int64"),
     "positions too few": ({"positions": torch.arange(2)}, ValueError, "positions: .*ids"),
+    "positions beside then": (
+        {"positions": torch.arange(3), "then": torch.zeros(3, 4)},
+        ValueError,
+        "give no positions",
+    ),
 }
 
 
