@@ -50,14 +50,16 @@ def test_zero_copy_sends_ids_and_reads_rows(name, params, read):
     )
 
 
-def test_requests_of_dgls_grid_are_those_of_its_policy():
-    """By hand: rows of 400 B begin 16 B behind the last: with idle lanes each reads 4 or 5
-    lines."""
+@pytest.mark.parametrize(("row_bytes", "ours"), [(ROW, 0), (2408, 1)])
+def test_dgls_grid_reads_each_line_of_a_row_once(row_bytes, ours):
+    """By hand: rows of 400 B lie on 4 or 5 lines. Of the eight of 2408 B our shift reads the head of
+    one in two steps."""
     ids = torch.arange(8)
-    params = {"order": "sorted", "grid": "dgl"}
-    found = build("aligned_zero_copy", params).data_path(ids, ROW).gpu_requests
-    lines = sum((400 * k + 399) // 128 - 400 * k // 128 + 1 for k in range(8))
-    assert sum(found.values()) == lines
+    ends = [(row_bytes * k, row_bytes * (k + 1) - 1) for k in range(8)]
+    lines = sum(last // 128 - first // 128 + 1 for first, last in ends)
+    for grid, more in (("dgl", 0), ("ours", ours)):
+        path = build("aligned_zero_copy", {"order": "sorted", "grid": grid})
+        assert sum(path.data_path(ids, row_bytes).gpu_requests.values()) == lines + more
 
 
 @pytest.mark.parametrize(("order", "visits"), [("given", 4), ("sorted", 2), ("unique", 2)])
