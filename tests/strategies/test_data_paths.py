@@ -52,8 +52,8 @@ def test_zero_copy_sends_ids_and_reads_rows(name, params, read):
 
 @pytest.mark.parametrize(("row_bytes", "ours"), [(ROW, 0), (2408, 1)])
 def test_dgls_grid_reads_each_line_of_a_row_once(row_bytes, ours):
-    """By hand: rows of 400 B lie on 4 or 5 lines. Of the eight of 2408 B our shift reads the head of
-    one in two steps."""
+    """By hand: rows of 400 B lie on 4 or 5 lines. Of the eight of 2408 B our shift reads one's head
+    in two steps."""
     ids = torch.arange(8)
     ends = [(row_bytes * k, row_bytes * (k + 1) - 1) for k in range(8)]
     lines = sum(last // 128 - first // 128 + 1 for first, last in ends)
