@@ -4,8 +4,8 @@
 
 Between two runs a shared machine may change by more than any threshold. So the commit's files go
 into a temporary folder, and processes of both trees run this tree's benchmarks in alternating
-blocks; the ratios of pairs are judged (``blocks.py``). Both sides run in this environment, so an
-upgraded dependency does not show.
+blocks (``turns.py``); the ratios of pairs are judged (``verdicts.py``). Both sides run in this
+environment, so an upgraded dependency does not show.
 
 Exit status: 0, even where some are AMBIGUOUS, which is a warning; 1 for SLOW or FAILED (a
 benchmark that runs on the base alone); 2 for what cannot be compared; 3 where nothing could be
@@ -22,67 +22,41 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
 from rich.console import Console
 from rich.table import Table
 
 from gatherbench.bench.meters.cpu import OtherWork
-from gatherbench.bench.regress.blocks import (
+from gatherbench.bench.regress.turns import (
+    SideError,
+    both_sides,
+    commit_of,
+    files_of,
+    is_dirty,
+    records_of,
+    run_pair,
+    top_of,
+)
+from gatherbench.bench.regress.verdicts import (
     MIN_PAIRS,
     Record,
     Verdict,
     cost_s,
     judge_all,
-    records_of,
-    run_pair,
     worth_more,
-)
-from gatherbench.bench.regress.sides import (
-    Commit,
-    Side,
-    SideError,
-    both_sides,
-    files_of,
-    find_commit,
-    is_dirty,
-    top_of,
 )
 from gatherbench.bench.run.guards import status_of, terminate_as_interrupt
 from gatherbench.bench.show.terminal import step_bar
 
 BUDGET_S = 270.0
 NOT_JUDGED = 3
-#: Starts a process of each side, the base's first.
-Open = Callable[[], AbstractContextManager[tuple[Side, Side]]]
 COLOURS = {"SLOW": "red", "FAILED": "red", "FAST": "green"} | dict.fromkeys(
     ("AMBIGUOUS", "MISSING"), "yellow"
 )
-
-
-def compare(opened: Open, out: Console, *, only: str, budget_s: float, seed: int) -> list[Record]:
-    """Run a pair of processes, and more while the budget lasts and a verdict may still change."""
-    begin, rng = time.monotonic(), random.Random(seed)
-    with step_bar(out) as progress:
-        progress("first pair of processes: every benchmark, compiled", 0.0)
-        with opened() as (base, head):
-            records = records_of(base, head, only)
-            run_pair(base, head, [record for record in records if record.runs], 1, rng)
-        for pair in itertools.count(2):
-            spent_s = time.monotonic() - begin
-            chosen = worth_more(records, budget_s - spent_s)
-            if not chosen:
-                break
-            what = f"pair {pair} of processes, {len(chosen)} benchmarks"
-            progress(what, min(spent_s / budget_s, 1.0))
-            with opened() as (base, head):
-                run_pair(base, head, chosen, pair, rng)
-    return records
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -94,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "base",
         nargs="?",
+        default="",
         help="commit, branch or tag (default: where this branch left origin/main or main, on it "
         "the commit before; with uncommitted changes the last commit)",
     )
@@ -107,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # On a service's cancellation leave as on Ctrl-C, which cleans up.
         with terminate_as_interrupt():
-            return _against(options.base or None, options.budget, options.only, out)
+            return _against(options.base, options.budget, options.only, out)
     except SideError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -116,47 +91,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status_of(stop)
 
 
-def _against(ref: str | None, budget_s: float, only: str, out: Console) -> int:
+def _against(ref: str, budget_s: float, only: str, out: Console) -> int:
     top = top_of(Path())
-    base = find_commit(top, ref)
-    head = Commit("working tree" if is_dirty(top) else "HEAD", find_commit(top, "HEAD").sha)
-    out.print(f"base {base.sha[:12]} ({base.ref})\nhead {head.sha[:12]} ({head.ref})")
-    seed, begin, work = random.SystemRandom().getrandbits(32), time.monotonic(), OtherWork()
-    with files_of(top, base) as scratch:
-
-        def opened() -> AbstractContextManager[tuple[Side, Side]]:
-            return both_sides(scratch / "tree", top, scratch)
-
-        records = compare(opened, out, only=only, budget_s=budget_s, seed=seed)
-    if not any(record.runs for record in records):
-        reasons = "; ".join(sorted({r.one_sided().reason for r in records})) or "none was found"
-        raise SideError(f"no benchmark runs on both sides: {reasons}")
+    base, head = commit_of(top, ref), commit_of(top, "HEAD")
+    changed = " and changes" if is_dirty(top) else ""
+    out.print(f"base {base[:12]} ({ref or 'found'})\nhead {head[:12]}{changed}")
+    begin, work = time.monotonic(), OtherWork()
+    records = compare(top, base, out, only, budget_s)
     verdicts, other = judge_all(records), work.cores()
+    if not any(record.runs for record in records):
+        reasons = "; ".join(sorted({v.reason for v in verdicts})) or "none was found"
+        raise SideError(f"no benchmark runs on both sides: {reasons}")
     show(out, records, verdicts)
     now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    file = top / ".regress" / f"{now}-{base.sha[:7]}-{head.sha[:7]}.json"
+    file = top / ".regress" / f"{now}-{base[:7]}-{head[:7]}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    found = {
-        "base": {"ref": base.ref, "commit": base.sha},
-        "head": {"ref": head.ref, "commit": head.sha},
-        "seed": seed,
+    samples = {
+        "base": {"ref": ref, "commit": base},
+        "head": {"ref": "working tree" if changed else "HEAD", "commit": head},
         "wall_s": time.monotonic() - begin,
         "other_cores": other,
-        "usable_cores": len(psutil.Process().cpu_affinity()),
         "benchmarks": [
             asdict(record)
             | {"verdict": v.word, "reason": v.reason, "ratio": v.ratio and asdict(v.ratio)}
             for v, record in zip(verdicts, records, strict=True)
         ],
     }
-    file.write_text(json.dumps(found, indent=1) + "\n")
-    beside = "not counted" if other is None else f"{other:.1f} cores"
-    words = f"{found['wall_s']:.0f} s, other work: {beside}; samples: {file}"
+    file.write_text(json.dumps(samples, indent=1) + "\n")
+    busy = "not counted" if other is None else f"{other:.1f} cores"
+    words = f"{samples['wall_s']:.0f} s, other work: {busy}; samples: {file}"
     out.print(words, highlight=False, soft_wrap=True)
-    said = {verdict.word for verdict in verdicts}
-    if said & {"SLOW", "FAILED"}:
+    kinds = {verdict.word for verdict in verdicts}
+    if kinds & {"SLOW", "FAILED"}:
         return 1
-    return 0 if said & {"SAME", "FAST"} else NOT_JUDGED
+    return 0 if kinds & {"SAME", "FAST"} else NOT_JUDGED
+
+
+def compare(top: Path, base: str, out: Console, only: str, budget_s: float) -> list[Record]:
+    """Run a pair of processes, and more while the budget lasts and a verdict may still change."""
+    begin, rng, records = time.monotonic(), random.Random(), list[Record]()
+    with files_of(top, base) as scratch, step_bar(out) as progress:
+        progress("first pair of processes: every benchmark, compiled", 0.0)
+        for pair in itertools.count(2):
+            with both_sides(top, scratch) as (one, other):
+                if not records:
+                    records = chosen = records_of(one, other, only)
+                run_pair(one, other, [record for record in chosen if record.runs], rng)
+            spent_s = time.monotonic() - begin
+            if not (chosen := worth_more(records, budget_s - spent_s)):
+                break
+            what = f"pair {pair} of processes, {len(chosen)} benchmarks"
+            progress(what, min(spent_s / budget_s, 1.0))
+    return records
 
 
 def show(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:

@@ -1,36 +1,25 @@
-"""Random reads of 4 KiB past the page cache: two engines of gatherbench, and threads of preadv.
+"""Random reads of 4 KiB past the page cache: the engines of gatherbench on one file of 256 MiB.
 
-Run with::
-
-    pytest bench/regress/bench_disk.py -o python_files='bench_*.py' --benchmark-only
-
-File, block size and depth are the same for all, and the rows change each time; only ratios within
-one run are meaningful. Each benchmark reads ``READS`` blocks of a file of 256 MiB; the engines also
-copy each row to its place. Another library's reader is in docs/guide.md.
+Each row is one read, copied to its place. Another library's reader is in docs/guide.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from gatherbench.kernels.disk_read import RowReader, open_direct
+from gatherbench.kernels.disk_read import RowReader
 from gatherbench.kernels.table_file import TableFile
 
-BLOCK, DEPTH, READS, ROUNDS = 4096, 128, 8192, 8
-FILE_BYTES = 256 << 20
-ROWS = FILE_BYTES // BLOCK
-
-#: Reads rows ``ids`` into ``out`` uint8 ``[READS, BLOCK]``.
-Read = Callable[[NDArray[np.int64], NDArray[np.uint8]], None]
+BLOCK, DEPTH, READS = 4096, 128, 8192
+ROWS = (256 << 20) // BLOCK
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +35,13 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TableFile]:
     path.unlink()
 
 
-@pytest.fixture
-def direct(table: TableFile) -> Iterator[int]:
-    fd = open_direct(table.path)
-    yield fd
-    os.close(fd)
-
-
-def measure(benchmark: BenchmarkFixture, table: TableFile, read: Read, *, roof: bool) -> None:
-    """Time ``read`` on changing ids, and check the rows of the last call."""
+@pytest.mark.parametrize("engine", ["io_uring", "threads"])
+def test_engine(benchmark: BenchmarkFixture, table: TableFile, engine: str) -> None:
+    """Time reads of changing rows by an engine of ``disk_direct``; check those of the last call."""
+    reader = RowReader(table, engine, DEPTH, merge=False)
+    if reader.reason:
+        reader.close()
+        pytest.skip(reader.reason)
     rng = np.random.default_rng(1)
     memory = mmap.mmap(-1, READS * BLOCK)  # aligned for direct reads into it
     out = np.frombuffer(memory, np.uint8).reshape(READS, BLOCK)
@@ -65,34 +52,7 @@ def measure(benchmark: BenchmarkFixture, table: TableFile, read: Read, *, roof: 
         ids[:] = rng.integers(0, ROWS, READS)
 
     benchmark.group = f"{READS} random reads of {BLOCK} B, {DEPTH} in flight"
-    benchmark.extra_info.update(payload_bytes=READS * BLOCK, file_bytes=FILE_BYTES, yardstick=roof)
     pedantic: Any = benchmark.pedantic
-    pedantic(lambda: read(ids, out), setup=setup, rounds=ROUNDS, warmup_rounds=1)
+    with contextlib.closing(reader):
+        pedantic(lambda: reader.read(ids, out), setup=setup, rounds=8, warmup_rounds=1)
     np.testing.assert_array_equal(out[:, :8].view(np.int64)[:, 0], ids)
-
-
-@pytest.mark.parametrize("engine", ["io_uring", "threads"])
-def test_engine(benchmark: BenchmarkFixture, table: TableFile, engine: str) -> None:
-    """Time an engine of ``disk_direct``; each row is one read, as for the other benchmarks."""
-    reader = RowReader(table, engine, DEPTH, merge=False)
-    try:
-        if reader.reason:
-            pytest.skip(reader.reason)
-        measure(benchmark, table, reader.read, roof=False)
-    finally:
-        reader.close()
-
-
-def test_preadv(benchmark: BenchmarkFixture, table: TableFile, direct: int) -> None:
-    """Time as many Python threads as reads in flight, each with its share of the reads."""
-    with ThreadPoolExecutor(DEPTH) as pool:
-
-        def share(part: tuple[NDArray[np.int64], NDArray[np.uint8]]) -> None:
-            for row, to in zip(*part, strict=True):
-                os.preadv(direct, [memoryview(to)], int(row) * BLOCK)
-
-        def read(ids: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-            parts = zip(np.array_split(ids, DEPTH), np.array_split(out, DEPTH), strict=True)
-            list(pool.map(share, parts))
-
-        measure(benchmark, table, read, roof=True)

@@ -1,8 +1,6 @@
 """Time neighbour sampling by the CPU sampler, on one thread and on two.
 
-METHODOLOGY.md compares another library's sampler. Run with::
-
-    pytest bench/regress -o python_files='bench_*.py' --benchmark-only --benchmark-group-by=group
+METHODOLOGY.md compares another library's sampler.
 """
 
 from __future__ import annotations
@@ -12,14 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.bench.sampling.epoch import epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.sampling.sampler import Sampler
 
 NODES, EDGES = 300_000, 7_750_000  # the mean degree of ogbn-products
 FANOUTS, BATCH_SIZE, BATCHES = (25, 10), 1024, 60
@@ -30,9 +26,11 @@ def graph() -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     return rmat_graph(NODES, EDGES)
 
 
-def measure(benchmark: BenchmarkFixture, graph: tuple[NDArray[Any], ...], sampler: Sampler) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_numba(benchmark: BenchmarkFixture, graph: tuple[NDArray[Any], ...], threads: int) -> None:
     """Time one minibatch after another; all differ."""
-    seeds = epoch_seeds(np.flatnonzero(np.diff(graph[0])), BATCH_SIZE, 0, 0, BATCHES)
+    indptr, indices = graph
+    seeds = epoch_seeds(np.flatnonzero(np.diff(indptr)), BATCH_SIZE, 0, 0, BATCHES)
     batches = enumerate(itertools.cycle(seeds))
 
     def setup() -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -40,15 +38,8 @@ def measure(benchmark: BenchmarkFixture, graph: tuple[NDArray[Any], ...], sample
         return (batch, seed), {}
 
     benchmark.group = "neighbour sampling, a minibatch"
-    batch = benchmark.pedantic(sampler.sample, setup=setup, rounds=BATCHES, warmup_rounds=5)  # type: ignore[no-untyped-call]
+    pedantic: Any = benchmark.pedantic
+    sample = NeighborSampler(indptr, indices, FANOUTS, threads).sample
+    batch = pedantic(sample, setup=setup, rounds=BATCHES, warmup_rounds=5)
     assert batch.num_nodes[0] == BATCH_SIZE
     assert batch.num_nodes[-1] > 10 * BATCH_SIZE
-    benchmark.extra_info["input_nodes"] = batch.num_nodes[-1]
-    benchmark.extra_info["edges"] = [edges.shape[1] for edges in batch.edges]
-    benchmark.extra_info["torch_threads"] = torch.get_num_threads()
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_numba(benchmark: BenchmarkFixture, graph: tuple[NDArray[Any], ...], threads: int) -> None:
-    indptr, indices = graph
-    measure(benchmark, graph, NeighborSampler(indptr, indices, FANOUTS, threads))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -29,38 +31,38 @@ def fetches_as(variant: Strategy) -> Strategy:
 
 if SMALL:
     RUNNABLE = list({fetches_as(variant): variant for variant in RUNNABLE[::-1]}.values())[::-1]
-PARAMS = [pytest.param(v, id=f"{v.name}-{v.variant}") for v in RUNNABLE]
 TABLE = torch.arange(4096.0)[:, None].repeat(1, 16)
-ROUNDS, CALLS = 40, 50
+CALLS = 50
 
 
-@pytest.mark.parametrize("strategy", PARAMS)
-def test_submit_and_result(benchmark: BenchmarkFixture, strategy: Strategy) -> None:
-    """Time a round trip with nothing else in flight."""
+def measure(benchmark: BenchmarkFixture, what: str, fetch: Callable[[Tensor], Tensor]) -> None:
+    """Time fetches of one row with nothing else in flight; check the last one."""
     ids = itertools.cycle(torch.split(torch.arange(4096), 1))
+
+    def fetch_next() -> tuple[Tensor, Tensor]:
+        one = next(ids)
+        return one, fetch(one)
+
+    benchmark.group = f"{what} of one row ({CALLS} calls a round)"
+    pedantic: Any = benchmark.pedantic
+    one, rows = pedantic(fetch_next, rounds=40, iterations=CALLS, warmup_rounds=3)
+    assert float(rows[0, 0]) == float(one)
+
+
+@pytest.mark.parametrize("strategy", RUNNABLE, ids=lambda v: f"{v.name}-{v.variant}")
+def test_submit_and_result(benchmark: BenchmarkFixture, strategy: Strategy) -> None:
     with open_known(strategy, TABLE, HOST) as fetcher:
-
-        def fetch() -> tuple[Tensor, Tensor]:
-            one = next(ids)
-            return one, fetcher.submit(one).result()
-
-        benchmark.group = f"submit + result of one row ({CALLS} calls a round)"
-        one, rows = benchmark.pedantic(fetch, rounds=ROUNDS, iterations=CALLS, warmup_rounds=3)  # type: ignore[no-untyped-call]
-        assert float(rows[0, 0]) == float(one)
+        measure(benchmark, "submit + result", lambda ids: fetcher.submit(ids).result())
 
 
 @pytest.mark.parametrize("name", ["aligned_zero_copy", "async_zero_copy"])
 def test_unified_tensor(benchmark: BenchmarkFixture, name: str) -> None:
     """Time ``features[ids]``, which adds the prefetch's bookkeeping and the copy."""
     strategy = next(v for v in RUNNABLE if v.name == name)
-    ids = itertools.cycle(torch.split(torch.arange(4096), 1))
     with UnifiedTensor(TABLE, strategy, HOST) as features:
 
-        def fetch() -> tuple[Tensor, Tensor]:
-            one = next(ids)
-            features.prefetch(one)
-            return one, features[one]
+        def fetch(ids: Tensor) -> Tensor:
+            features.prefetch(ids)
+            return features[ids]
 
-        benchmark.group = f"features[ids] of one row ({CALLS} calls a round)"
-        one, rows = benchmark.pedantic(fetch, rounds=ROUNDS, iterations=CALLS, warmup_rounds=3)  # type: ignore[no-untyped-call]
-        assert float(rows[0, 0]) == float(one)
+        measure(benchmark, "features[ids]", fetch)

@@ -19,20 +19,24 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gatherbench.bench.regress import against, blocks, sides
+from gatherbench.bench.regress import against, turns, verdicts
 from gatherbench.bench.regress.bench_submit import fetches_as
-from gatherbench.bench.regress.blocks import (
+from gatherbench.bench.regress.turns import (
+    BenchmarkError,
+    SideError,
+    commit_of,
+    is_dirty,
+    run_pair,
+)
+from gatherbench.bench.regress.verdicts import (
     MIN_PAIRS,
     MOST_PAIRS,
     Record,
     Sample,
     Verdict,
-    judge,
     judge_all,
-    run_pair,
     worth_more,
 )
-from gatherbench.bench.regress.sides import BenchmarkError, SideError, find_commit, is_dirty, top_of
 from gatherbench.strategies.registry import build
 
 #: A clock of its own: what a benchmark takes is what its code says that it takes.
@@ -63,6 +67,15 @@ def test_work(benchmark, name):
 
 def test_half(benchmark):
     benchmark.pedantic(work.half)
+
+def test_skipped_on_the_base(benchmark):
+    if not hasattr(work, "more"):
+        pytest.skip("no more")
+    benchmark.pedantic(work.work)
+
+def test_wrong(benchmark):
+    benchmark.pedantic(work.work)
+    assert hasattr(work, "half") and not hasattr(work, "more")
 
 def test_yardstick(benchmark):
     benchmark.group = "other"
@@ -120,29 +133,29 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the module makes its temporary folders."""
     folder = tmp_path / "scratch"
     folder.mkdir()
-    monkeypatch.setattr(sides.tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(turns.tempfile, "tempdir", str(folder))
     return folder
 
 
-def found(repository: Path, *options: str) -> tuple[int, dict[str, Any]]:
+def compared(repository: Path, *options: str) -> tuple[int, dict[str, Any]]:
     status = against.main(["before", *options])
     (file,) = (repository / ".regress").iterdir()
-    found: dict[str, Any] = json.loads(file.read_text())
+    samples: dict[str, Any] = json.loads(file.read_text())
     shutil.rmtree(file.parent)
-    return status, found
+    return status, samples
 
 
 def test_both_sides_run_their_own_code(git, repository, scratch, monkeypatch):
     for bound in ("MIN_PAIRS", "MOST_PAIRS"):
-        monkeypatch.setattr(blocks, bound, 3)
+        monkeypatch.setattr(verdicts, bound, 2)
     write_work(repository, 200_000, ["one", "added"])
     package, benchmarks = repository / "src" / "gatherbench", repository / "bench" / "regress"
     with (package / "work.py").open("a") as more:
-        more.write("def half() -> None:\n    raise RuntimeError('broken on purpose')\n")
+        more.write("more = 1\ndef half():\n    raise RuntimeError('broken on purpose')\n")
     (package / "late.py").write_text("def late():\n    return 1\n")
     (benchmarks / "bench_late.py").write_text(LATE)
     before = git("status", "--porcelain"), git("worktree", "list"), git("for-each-ref")
-    status, result = found(repository, "--budget", "600")
+    status, result = compared(repository, "--budget", "600")
     assert (git("status", "--porcelain"), git("worktree", "list"), git("for-each-ref")) == before
     entries = {e["name"].rpartition("::")[2]: e for e in result["benchmarks"]}
     words = {name: entry["verdict"] for name, entry in entries.items()}
@@ -152,25 +165,28 @@ def test_both_sides_run_their_own_code(git, repository, scratch, monkeypatch):
         "test_work[added]": "NEW",
         "test_work[gone]": "MISSING",
         "test_half": "FAILED",
+        "test_wrong": "FAILED",
+        "test_skipped_on_the_base": "NEW",
         "test_late": "NEW",
     }
     assert status == 1
-    assert "broken on purpose" in entries["test_half"]["reason"]
+    assert "failed in call: RuntimeError: broken on purpose" in entries["test_half"]["reason"]
+    assert "skipped in call" in entries["test_skipped_on_the_base"]["reason"]
     assert "gatherbench.late" in entries["test_late"]["reason"]
     assert entries["test_work[one]"]["ratio"]["value"] == pytest.approx(201 / 21)
     assert entries["test_late"]["ratio"] is None
     assert entries["test_yardstick"]["yardstick"] is True
     samples = entries["test_work[one]"]["samples"]
     assert all(len(s["base_s"]) == len(s["head_s"]) == len(s["head_first"]) for s in samples)
-    assert any(any(s["head_first"]) for s in samples)
-    assert not all(all(s["head_first"]) for s in samples)
-    assert result["base"] == {"ref": "before", "commit": find_commit(repository, "before").sha}
+    firsts = [first for sample in samples for first in sample["head_first"]]
+    assert {True, False} == set(firsts)
+    assert result["base"] == {"ref": "before", "commit": git("rev-parse", "before")}
     assert result["head"]["ref"] == "working tree"
     assert not list(scratch.iterdir())
 
 
 def test_a_budget_for_one_pair_judges_nothing(repository, capsys):
-    status, result = found(repository, "--budget", "0.1", "--only", "yardstick")
+    status, result = compared(repository, "--budget", "0.1", "--only", "yardstick")
     assert status == 3
     assert "larger budget" in capsys.readouterr().out
     (entry,) = result["benchmarks"]
@@ -189,29 +205,33 @@ def test_a_budget_for_one_pair_judges_nothing(repository, capsys):
 )
 def test_the_exit_status_of_verdicts(repository, monkeypatch, words, status):
     records = [sampled(str(number), [0.0]) for number in range(len(words))]
-    verdicts = [Verdict(word, "") for word in words]
-    monkeypatch.setattr(against, "compare", lambda *_, **__: records)
-    monkeypatch.setattr(against, "judge_all", lambda *_: verdicts)
-    assert found(repository)[0] == status
+    monkeypatch.setattr(against, "compare", lambda *_: records)
+    monkeypatch.setattr(against, "judge_all", lambda *_: [Verdict(word, "") for word in words])
+    assert compared(repository)[0] == status
 
 
-def test_a_process_that_dies_is_named_with_its_last_words(repository, scratch, capsys):
-    (repository / "src" / "gatherbench" / "work.py").write_text(
+def test_what_cannot_be_compared_ends_with_2_and_says_why(
+    repository, scratch, tmp_path, capsys, monkeypatch
+):
+    work = repository / "src" / "gatherbench" / "work.py"
+    work.write_text(
         "import os, sys\nNAMES = ['one']\ndef work():\n"
         "    os.write(2, b'the last words')\n    os._exit(3)\n"
     )
-    status = against.main(["before", "--only", "one"])
+    assert against.main(["before", "--only", "one"]) == 2
     message = capsys.readouterr().err
-    assert status == 2
     assert "the head ended with 3" in message
     assert "test_work[one]" in message
+    assert "the last words" in message
     assert not list(scratch.iterdir())
-
-
-def test_benchmarks_that_cannot_be_read(repository, capsys):
     (repository / "bench" / "regress" / "bench_work.py").write_text("import no_such_module\n")
     assert against.main(["before"]) == 2
     assert "no_such_module" in capsys.readouterr().err
+    assert against.main(["no-such-ref"]) == 2
+    assert "no commit 'no-such-ref'" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert against.main(["HEAD"]) == 2
+    assert "in no git checkout, so there is no commit" in capsys.readouterr().err
 
 
 def test_nothing_by_that_name(repository, capsys):
@@ -221,7 +241,7 @@ def test_nothing_by_that_name(repository, capsys):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_cleans_up(repository, scratch, monkeypatch, number, status):
-    def interrupted(*_: object, **__: object) -> None:
+    def interrupted(*_: object) -> None:
         (folder,) = scratch.iterdir()
         assert (folder / "tree" / "bench" / "regress" / "bench_work.py").read_text() == BENCH
         os.kill(os.getpid(), number)
@@ -234,52 +254,38 @@ def test_a_signal_cleans_up(repository, scratch, monkeypatch, number, status):
     assert not list(scratch.iterdir())
 
 
-def test_unknown_commits_and_folders(repository, tmp_path, capsys, monkeypatch):
-    assert against.main(["no-such-ref"]) == 2
-    assert "no commit 'no-such-ref'" in capsys.readouterr().err
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    assert against.main(["HEAD"]) == 2
-    assert "in no git checkout" in capsys.readouterr().err
-    with pytest.raises(SideError, match="run it in a clone"):
-        top_of(elsewhere)
-
-
 def test_the_base_when_none_is_named(git, repository):
     with pytest.raises(SideError, match="no commit 'HEAD~1'"):
-        find_commit(repository)  # the first commit, and nothing changed
+        commit_of(repository, "")  # the first commit, and nothing changed
     first = git("rev-parse", "HEAD")
     write_work(repository, 1, ["one"])
     assert is_dirty(repository)
-    assert find_commit(repository).sha == first  # what is not committed, against what is
+    assert commit_of(repository, "") == first  # what is not committed, against what is
     git("commit", "-q", "-a", "-m", "on main")
     assert not is_dirty(repository)
-    assert find_commit(repository).sha == first
+    assert commit_of(repository, "") == first
     second = git("rev-parse", "HEAD")
     git("checkout", "-q", "-b", "topic")
     for size in (2, 3):
         write_work(repository, size, ["one"])
         git("commit", "-q", "-a", "-m", "on a branch")
-    assert find_commit(repository).sha == second
+    assert commit_of(repository, "") == second
     git("update-ref", "refs/remotes/origin/main", first)
-    assert find_commit(repository).sha == first
+    assert commit_of(repository, "") == first
 
 
 # --- the rule over pairs, on a simulated machine ---
 
 
 def sampled(name: str, log_ratios: Iterable[float], group: str = "", **more: Any) -> Record:
-    record = Record(name, turns=1, rounds=1, group=group, **{"pair_s": 1.0, **more})
-    for pair, log_ratio in enumerate(log_ratios):
-        record.samples.append(Sample(pair, (1.0,), (math.exp(log_ratio),), (False,)))
-    return record
+    samples = [Sample([1.0], [math.exp(log)], [False]) for log in log_ratios]
+    return Record(name, turns=1, rounds=1, group=group, samples=samples, **{"pair_s": 1.0, **more})
 
 
 def test_too_few_pairs_decide_nothing():
-    verdict = judge(sampled("x", [1.0] * (MIN_PAIRS - 1)), 1)
+    verdict = sampled("x", [1.0] * (MIN_PAIRS - 1)).verdict(1)
     assert (verdict.word, verdict.reason) == ("AMBIGUOUS", "5 of at least 6 pairs")
-    assert judge(sampled("x", [1.0] * MIN_PAIRS), 1).word == "SLOW"
+    assert sampled("x", [1.0] * MIN_PAIRS).verdict(1).word == "SLOW"
 
 
 def test_variants_of_one_code_are_timed_once():
@@ -296,12 +302,10 @@ def test_where_nothing_could_be_judged_the_time_that_it_needs_is_said():
     records.append(Record("new", base_error="not there", pair_s=500.0))
     out = Console(width=500, file=io.StringIO())
     against.show(out, records, judge_all(records))
-    assert isinstance(out.file, io.StringIO)
-    assert "6 pairs of all 2 need about 6 minutes here" in out.file.getvalue()
-    against.show(out, records[:1] + records[2:], judge_all(records[:1] + records[2:]))
-    assert "6 pairs of all 1 need about 3 minutes here" in out.file.getvalue()
     few = [sampled("a", [0.0], pair_s=0.1)]
     against.show(out, few, judge_all(few))
+    assert isinstance(out.file, io.StringIO)
+    assert "6 pairs of all 2 need about 6 minutes here" in out.file.getvalue()
     assert "6 pairs of all 1 need about 1 minute here" in out.file.getvalue()
 
 
@@ -320,8 +324,7 @@ def test_where_nothing_could_be_judged_the_time_that_it_needs_is_said():
     ],
 )
 def test_words(ratio, spread, count, family, word):
-    centred = np.linspace(-spread, spread, count)
-    verdict = judge(sampled("x", math.log(ratio) + centred), family)
+    verdict = sampled("x", math.log(ratio) + np.linspace(-spread, spread, count)).verdict(family)
     assert verdict.word == word, verdict.reason
     assert verdict.ratio is not None
     assert verdict.ratio.value == pytest.approx(ratio)
@@ -332,8 +335,8 @@ def test_a_yardstick_that_moves_the_same_way_takes_slow_back():
     ours, other = sampled("b.py::ours", slow, "gather"), sampled("b.py::else", slow, "other")
     for marks, word in ((slow, "AMBIGUOUS"), ([0.0] * 12, "SLOW"), (fast, "SLOW")):
         mark = sampled("b.py::torch", marks, "gather", yardstick=True)
-        verdicts = judge_all([ours, mark, other])
-        assert [verdicts[0].word, verdicts[2].word] == [word, "SLOW"]
+        found = judge_all([ours, mark, other])
+        assert [found[0].word, found[2].word] == [word, "SLOW"]
     (moved,) = judge_all([sampled("b.py::torch", slow, "gather", yardstick=True)])
     assert moved.word == "AMBIGUOUS"
     assert "not our code" in moved.reason
@@ -355,14 +358,21 @@ class Simulated:
     ) -> None:
         self._clock, self._tail = clock, tail
         self._cost_s = cost_s * math.exp(clock.rng.normal(0, process_spread))
-        self.fails = False
+        self.fails_in, self.calls = "", list[str]()
 
-    def begin(self, name: str, after: str | None) -> dict[str, object]:
-        return {"group": None, "extra_info": {}}
+    def start(self, names: list[str]) -> None: ...
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if self.fails_in == name:
+            raise BenchmarkError("it broke")
+
+    def begin(self) -> tuple[None, dict[str, object]]:
+        self._call("begin")
+        return None, {}
 
     def block(self, untimed: int, rounds: int) -> list[float]:
-        if self.fails:
-            raise BenchmarkError("it broke")
+        self._call("block")
         times_s = []
         for _ in range(untimed + rounds):
             tail = self._clock.rng.lognormal(0, self._tail)
@@ -372,17 +382,18 @@ class Simulated:
         return times_s[untimed:]
 
     def end(self) -> None:
+        self._call("end")
         self._clock.now_s += self._cost_s
 
 
 def verdict_of(machine: Machine, head_s: float, seed: int, pairs: int = MOST_PAIRS) -> str:
     clock, rng = Clock(machine, seed), random.Random(seed)
     record = Record("x", rounds=8, turns=15)
-    for pair in range(pairs):
+    for _ in range(pairs):
         base: Any = Simulated(clock, 0.010)
         head: Any = Simulated(clock, head_s)
-        run_pair(base, head, [record], pair, rng)
-    return judge(record, 20).word
+        run_pair(base, head, [record], rng)
+    return record.verdict(20).word
 
 
 MACHINES: dict[str, Machine] = {
@@ -394,14 +405,10 @@ MACHINES: dict[str, Machine] = {
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
-def test_what_slows_the_machine_down_is_not_blamed_on_the_code(machine):
+def test_what_slows_the_machine_down_is_not_blamed_on_the_code_and_ten_per_cent_are_found(machine):
     words = [verdict_of(machine, 0.010, seed) for seed in range(40)]
     assert not {"SLOW", "FAST"} & set(words)
     assert words.count("SAME") >= 36
-
-
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES.keys())
-def test_ten_per_cent_more_are_found_all_the_same(machine):
     words = [verdict_of(machine, 0.011, seed) for seed in range(20)]
     assert words.count("SLOW") >= 18
     assert not {"SAME", "FAST"} & set(words)
@@ -424,39 +431,45 @@ def test_all_go_on_until_each_has_enough_then_those_in_doubt():
     slow = sampled("slow", [0.3] * MIN_PAIRS)
     late = sampled("late", [0.0] * (MIN_PAIRS - 1))
     new = Record("new", base_error="not there")
-    assert names(worth_more([same, slow, late, new], 1e3, 0.1)) == ["same", "slow", "late"]
+    assert names(worth_more([same, slow, late, new], 1e3)) == ["same", "slow", "late"]
     late.samples.append(late.samples[0])
-    assert names(worth_more([same, slow, late, new], 1e3, 0.1)) == ["slow"]
+    assert names(worth_more([same, slow, late, new], 1e3)) == ["slow"]
     done = sampled("done", [0.3] * MOST_PAIRS)
-    assert worth_more([same, done], 1e3, 0.1) == []
+    assert worth_more([same, done], 1e3) == []
 
 
 def test_too_little_time_for_all_goes_to_what_differs_most():
     rest = [sampled(f"same {number}", [0.0] * MIN_PAIRS) for number in range(48)]
     noisy = sampled("noisy", [-0.9, 0.9, -0.5, 0.5, -0.2, 0.2], pair_s=30)
     slow = sampled("slow", [0.3] * MIN_PAIRS, pair_s=1)
-    assert names(worth_more([*rest, noisy, slow], 30.0, 0.1)) == ["slow"]
-    assert names(worth_more([*rest, noisy, slow], 900.0, 0.1)) == ["noisy", "slow"]
-    assert worth_more([*rest, noisy, slow], 5.0, 0.1) == []
+    assert names(worth_more([*rest, noisy, slow], 30.0)) == ["slow"]
+    assert names(worth_more([*rest, noisy, slow], 900.0)) == ["noisy", "slow"]
+    assert worth_more([*rest, noisy, slow], 5.0) == []
 
 
-def test_blocks_are_as_long_as_needed_and_not_too_few_or_many():
-    for round_s, expected in ((1e-5, (400, 15)), (0.01, (1, 10)), (3.0, (1, 7))):
-        clock, record = Clock(lambda now_s: 1.0, 0), Record("x")
-        base: Any = Simulated(clock, round_s, 0.0, 0.0)
-        head: Any = Simulated(clock, 2 * round_s, 0.0, 0.0)
-        run_pair(base, head, [record], 1, random.Random(0))
-        assert (record.rounds, record.turns) == expected
-        assert len(record.samples[0].head_first) == record.turns
-        assert record.ratio.value == pytest.approx(2)
+@pytest.mark.parametrize(
+    ("round_s", "rounds", "turns_"), [(1e-5, 400, 15), (0.01, 1, 10), (3.0, 1, 7)]
+)
+def test_blocks_are_as_long_as_needed_and_not_too_few_or_many(round_s, rounds, turns_):
+    clock, record = Clock(lambda now_s: 1.0, 0), Record("x")
+    base: Any = Simulated(clock, round_s, 0.0, 0.0)
+    head: Any = Simulated(clock, 2 * round_s, 0.0, 0.0)
+    run_pair(base, head, [record], random.Random(0))
+    assert (record.rounds, record.turns) == (rounds, turns_)
+    assert len(record.samples[0].head_first) == record.turns
+    assert record.ratio.value == pytest.approx(2)
 
 
-def test_a_benchmark_that_breaks_later_is_named_by_its_side():
-    clock = Clock(lambda now_s: 1.0, 0)
+@pytest.mark.parametrize("fails_in", ["begin", "block", "end"])
+@pytest.mark.parametrize("base_fails", [False, True])
+def test_where_one_side_breaks_the_other_ends_once_and_goes_on(fails_in, base_fails):
+    clock, record = Clock(lambda now_s: 1.0, 0), Record("x", rounds=1, turns=3)
     base: Any = Simulated(clock, 0.01)
     head: Any = Simulated(clock, 0.01)
-    head.fails = True
-    record = Record("x", rounds=1, turns=3)
-    run_pair(base, head, [record], 1, random.Random(0))
-    assert (record.base_error, record.head_error, record.samples) == ("", "it broke", [])
-    assert record.one_sided().word == "FAILED"
+    broken, whole = (base, head) if base_fails else (head, base)
+    broken.fails_in = fails_in
+    run_pair(base, head, [record], random.Random(0))
+    errors = ("it broke", "") if base_fails else ("", "it broke")
+    assert (record.base_error, record.head_error, record.samples) == (*errors, [])
+    assert record.verdict(1).word == ("NEW" if base_fails else "FAILED")
+    assert (whole.calls.count("begin"), whole.calls.count("end")) == (1, 1)
