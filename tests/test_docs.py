@@ -41,10 +41,11 @@ TEXTS += [ROOT / "tests" / "gpu" / "standin" / "README.md"]
 
 def test_which_path_to_take_says_nothing_that_no_run_has_shown():
     """Each ratio with its interval stands in what was measured on a GPU."""
-    said = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
-    said = said.partition("## Which path should I take?")[2].partition("\n## ")[0]
-    shown = (ROOT / "results" / "nvidia-h200" / "README.md").read_text(encoding="utf-8")
-    ratios = re.findall(r"[\d.]+ \([\d.]+–[\d.]+\)", said)
+    text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    text = text.partition("## Which path should I take?")[2].partition("\n## ")[0]
+    pages = (ROOT / "README.md", ROOT / "results" / "nvidia-h200" / "README.md")
+    shown = "".join(page.read_text(encoding="utf-8") for page in pages)
+    ratios = re.findall(r"[\d.]+ \([\d.]+–[\d.]+\)", text)
     assert len(ratios) > 8
     assert not [ratio for ratio in ratios if ratio not in shown]
 
@@ -108,7 +109,7 @@ def test_what_a_text_names_exists(path):
 
 def test_what_does_not_exist_is_found():
     wrong = (
-        "[a](gone.md) [b](#no-such) [c](README.md#strategies)\n"
+        "[a](gone.md) [b](#no-such) [c](README.md#read-on)\n"
         "`gatherbench shw` `make gpu-tst OUTT=x`\n"
         "$ gatherbench run quick --budgt 3\n    gatherbench datasets preprare x\n"
         "`kernels/gone.py` `python -m gatherbench.bench.gone`\n"

@@ -140,7 +140,7 @@ def findings(folder: Path = FOLDER) -> list[str]:
         f" {'; '.join(spent)}. One process; the host's joules were not measured.",
     ]
     return [
-        textwrap.fill(f"- {one}", 118, break_on_hyphens=False, subsequent_indent="  ")
+        textwrap.fill(f"- {one}", 140, break_on_hyphens=False, subsequent_indent="  ")
         for one in said
     ]
 
@@ -181,7 +181,7 @@ def first_picture(path: Path, folder: Path = FOLDER) -> None:
 
 
 def page(folder: Path = FOLDER) -> str:
-    """Return the page in Markdown: the machine, and the output of ``gatherbench show`` by run."""
+    """Return the page in Markdown: the machine, the findings, and the tables of the epochs."""
     run = decided(runs_of(folder))
     gpu, cpu, memory = run.env["gpus"][0], run.env["cpu"], run.env["memory"]["total"]
     parts = [
@@ -191,20 +191,21 @@ def page(folder: Path = FOLDER) -> str:
         f" {gpu['driver']}, in virtual machines with {cpu['usable_cores']} processors and"
         f" {memory / 2**30:.0f} GiB. [Where the files come from](../README.md). Requests, pages and"
         " gathers alone, shares of the multiprocessors and energy stand in the"
-        " [notebooks](../../notebooks/README.md), set-up and issuing in `gatherbench show --all`.",
+        " [notebooks](../../notebooks/README.md); `gatherbench show FOLDER` prints the answers, `--all`"
+        " set-up and issuing. [README](../../README.md) has the table of the largest graph.",
         "![GB/s over the size of the table](gathers.png)",
         "\n".join(findings(folder)),
         "## Epochs",
-        "All paths of a graph took turns in one process a repeat, epoch by epoch, on one machine."
+        f"`{run.folder.name}`: all paths of a graph took turns in one process a repeat, on one machine."
         " Left out are epochs of `prefetch` that torch's spinning threads slowed"
         " ([why](../README.md)). The CPU's gathers ran on"
         f" {ends(run.cases['setup_gather_threads'].dropna(), 0)} of 16 threads.",
     ]
-    for one in runs_of(folder):
-        printed = io.StringIO()
-        Console(file=printed, width=115, no_color=True).print(render(one))
-        lines = [line.rstrip() for line in printed.getvalue().splitlines()]
-        parts.append("\n".join([f"`{one.folder.name}`:", "", "```text", *lines, "```"]))
+    printed = io.StringIO()
+    Console(file=printed, width=115, no_color=True).print(render(run))
+    tables = printed.getvalue().partition("\nAnswer\n")[0].strip().split("\n\n")
+    for table in tables[1:]:  # README has the first
+        parts.append("\n".join(["```text", *map(str.rstrip, table.splitlines()), "```"]))
     return "\n\n".join(parts) + "\n"
 
 

@@ -40,22 +40,6 @@ def test_the_notes_say_how_far_epochs_and_ratios_over_the_limit_are_off(column):
     assert f"| {' | '.join(cells)} | {apart:.2f} |" in NOTES
 
 
-def test_the_notes_hold_each_path_s_error():
-    """Each cell of the table of epochs, in per cent."""
-    for (strategy, variant), mine in EPOCHS.groupby(["strategy", "variant"]):
-        cells = [
-            f"{100 * off:+.0f}".replace("-", "−") for off in errors_of("modelled_s")[mine.index]
-        ]
-        name = f"{strategy} {variant}".removesuffix(" default")
-        (line,) = (one for one in _lines() if one.startswith(f"| {name} |"))
-        assert [cell.strip() for cell in line.split("|")[2:-1] if cell.strip()] == cells
-
-
-def _lines() -> list[str]:
-    text = FILE.with_name("NOTES.md").read_text(encoding="utf-8")
-    return text[text.index("### Epochs on an H200") :].splitlines()
-
-
 def test_what_all_paths_are_off_alike_is_no_error_of_a_ratio():
     """Modelled 2, 1 and 4 times as long: ratios off by 2, 2 and 4; other workloads are apart."""
     assert sorted(ratio_errors(ONE, "modelled_s")) == pytest.approx([2, 2, 4])
