@@ -191,13 +191,13 @@ def page(folder: Path = FOLDER) -> str:
         f" {gpu['driver']}, in virtual machines with {cpu['usable_cores']} processors and"
         f" {memory / 2**30:.0f} GiB. [Where the files come from](../README.md). Requests, pages and"
         " gathers alone, shares of the multiprocessors and energy stand in the"
-        " [notebooks](../../notebooks/README.md); `gatherbench show FOLDER` prints the answers, `--all`"
-        " set-up and issuing. [README](../../README.md) has the table of the largest graph.",
+        " [notebooks](../../notebooks/README.md); `gatherbench show FOLDER` prints the answers,"
+        " `--all` set-up and issuing. [README](../../README.md) has the table of the largest graph.",
         "![GB/s over the size of the table](gathers.png)",
         "\n".join(findings(folder)),
         "## Epochs",
-        f"`{run.folder.name}`: all paths of a graph took turns in one process a repeat, on one machine."
-        " Left out are epochs of `prefetch` that torch's spinning threads slowed"
+        f"`{run.folder.name}`: all paths of a graph took turns in one process a repeat, on one"
+        " machine. Left out are epochs of `prefetch` that torch's spinning threads slowed"
         " ([why](../README.md)). The CPU's gathers ran on"
         f" {ends(run.cases['setup_gather_threads'].dropna(), 0)} of 16 threads.",
     ]

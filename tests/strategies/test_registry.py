@@ -25,7 +25,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
 def test_the_guide_has_a_line_for_each():
     text = GUIDE.read_text(encoding="utf-8")
     lines = re.findall(r"^\| `(\w+)` \|.*[✓†]", text, re.MULTILINE)
-    told = "docs/guide.md, Strategies: a line | `name` | … | ✓ | † | for each, in the registry's order"
+    told = "docs/guide.md: a line | `name` | … | ✓ | † | for each, in the registry's order"
     assert lines == [s.name for s in (*STRATEGIES, *CHOICES)], told
 
 

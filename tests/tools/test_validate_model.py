@@ -77,7 +77,7 @@ def test_the_notes_hold_the_tables_as_they_come_out():
     notes = (RESULTS.parent / "bench" / "model" / "NOTES.md").read_text(encoding="utf-8")
     lines = [line for line in tables(REFERENCE).splitlines() if line]
     fitted = [line for line in lines if "| fitted |" in line]
-    assert [line.count("+0.0%") for line in fitted] == [1] * 4, "which says nothing: they are left out"
+    assert [line.count("+0.0%") for line in fitted] == [1] * 4, "so they say nothing"
     assert len(lines) == 10
     assert [line for line in lines if line not in notes] == fitted
 
