@@ -192,7 +192,7 @@ def page(folder: Path = FOLDER) -> str:
         f" {memory / 2**30:.0f} GiB. [Where the files come from](../README.md). Requests, pages and"
         " gathers alone, shares of the multiprocessors and energy stand in the"
         " [notebooks](../../notebooks/README.md); `gatherbench show FOLDER` prints the answers,"
-        " `--all` set-up and issuing. [README](../../README.md) has the table of the largest graph.",
+        " `--all` set-up and issuing. [README](../../README.md) has the largest graph's table.",
         "![GB/s over the size of the table](gathers.png)",
         "\n".join(findings(folder)),
         "## Epochs",
