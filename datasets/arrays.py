@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.files import check_free_space
 
+#: Largest id, and class: nodes are numbered by int32.
+LARGEST_ID = 2**31 - 2
 #: Bytes of a table that are read at a time.
 _PIECE = 4 << 20
 #: The exceptions that NumPy, PyArrow, SciPy, torch and zip raise on a damaged file.
@@ -57,7 +59,7 @@ def mapped(path: Path) -> NDArray[Any]:
         return _map(path)
 
 
-def unpacked(path: Path, name: str, room: Path) -> NDArray[Any]:
+def unpacked(path: Path, room: Path, name: str) -> NDArray[Any]:
     """Unpack an array of an ``.npz`` into a nameless file in the folder ``room``, and map it.
 
     The file is freed with the map.
@@ -79,7 +81,7 @@ def unpacked(path: Path, name: str, room: Path) -> NDArray[Any]:
 
 def member(path: Path, name: str, room: Path, kinds: str, *shape: int | None) -> NDArray[Any]:
     """Unpack an array as :func:`unpacked` does, and check it by :func:`expect`."""
-    return expect(unpacked(path, name, room), f"{path}, array {name!r}", kinds, *shape)
+    return expect(unpacked(path, room, name), f"{path}, array {name!r}", kinds, *shape)
 
 
 def streamed(
@@ -143,3 +145,17 @@ def expect(array: NDArray[Any], where: str, kinds: str, *shape: int | None) -> N
     raise DatasetError(
         f"{where}: holds {array.dtype} {array.shape}, expected {numbers} of shape [{wanted}]"
     )
+
+
+def class_numbers(labels: NDArray[Any], where: str) -> NDArray[np.int64]:
+    """Return classes int64 ``[N]``, -1 for none, from labels ``[N]`` or ``[N, 1]``.
+
+    Raises:
+        DatasetError: a label is no whole number from -1 up (NaN: none); it begins with ``where``.
+    """
+    flat = labels.reshape(-1)
+    flat = np.where(np.isnan(flat), -1, flat) if flat.dtype.kind == "f" else flat
+    if (bad := (flat < -1) | (flat > LARGEST_ID) | (flat != np.floor(flat))).any():
+        label = f"label {bad.argmax()} (from 0) is {flat[bad][0]}"
+        raise DatasetError(f"{where}: {label}, expected a class from 0 up, or -1 for none")
+    return flat.astype(np.int64)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.arrays import expect, mapped
+from gatherbench.datasets.arrays import class_numbers, expect, mapped
 from gatherbench.datasets.columns import edge_keys
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.download import Published
@@ -133,13 +133,7 @@ def _rows(path: Path) -> NDArray[np.float32]:
 def _labels(folder: Path, papers: int) -> NDArray[np.int64]:
     """Read the classes ``[papers]``, one of 19 subjects, or -1 for none."""
     path = folder / "node_label_19.npy"
-    found = expect(_floats(path, (-1,)), str(path), "iuf", papers)
-    if found.dtype.kind == "f":
-        found = np.where(np.isnan(found), -1, found)
-    labels = found.astype(np.int64)
-    if (labels != found).any():
-        raise DatasetError(f"{path}: holds labels that are no whole numbers")
-    return labels
+    return class_numbers(expect(_floats(path, (-1,)), str(path), "iuf", papers), str(path))
 
 
 def _floats(path: Path, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -1,14 +1,16 @@
-"""Identify a graph's file, and further files with it, by their content, and read them.
+"""Identify a graph's file, and further files, by their content; read arrays and matrices.
 
-File names are ignored. In MatrixMarket, the exchange format of the SuiteSparse collection, the
-entry in row ``i`` and column ``j`` is the edge ``i -> j``.
+File names are ignored, and no file can run code. In MatrixMarket, the exchange format of the
+SuiteSparse collection, the entry in row ``i`` and column ``j`` is the edge ``i -> j``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,46 +18,21 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets.arrays import expect, explained, mapped, unpacked
-from gatherbench.datasets.asked import Import
 from gatherbench.datasets.dataset import SPLITS, DatasetError
 from gatherbench.datasets.files import check_memory
-from gatherbench.datasets.import_torch import as_array, load_fields
+from gatherbench.datasets.import_options import Import
 
 #: Bytes of memory an edge takes while it is read and sorted; more if each is stored both ways.
 EDGE_BYTES = 16
 #: PyG's names of the splits in a ``Data``, and of all of its fields that are imported.
 MASKS = tuple(f"{split}_mask" for split in SPLITS)
 _NAMES = ("", "edge_index", "edge_type", "num_nodes", "x", "y", *MASKS)
-
-_CSV = "write it as text first: pandas' to_csv(index=False)"
-_EDGES = "networkx reads it, and networkx.write_edgelist(graph, FILE, data=False) writes edges"
-_ARRAYS = "numpy.save its arrays"
-#: First bytes of unsupported files, their kinds, and the remedies.
-_OTHERS = (
-    (rb"\x1f\x8b", "gzip-compressed", "gunzip it first"),
-    (rb"BZh\d", "bz2-compressed", "bunzip2 it first"),
-    (rb"\xfd7zXZ", "xz-compressed", "unxz it first"),
-    (rb"\x28\xb5\x2f\xfd|\x04\x22\x4d\x18|7z\xbc\xaf|Rar!", "compressed", "unpack it first"),
-    (rb"PAR1|ORC|Obj\x01|ARROW1|FEA1|\xff{4}", "a Parquet, ORC, Avro or Arrow file", _CSV),
-    (rb"\x89HDF|MATLAB [57]\.", "a MATLAB or HDF5 file", f"scipy.io.loadmat or h5py; {_ARRAYS}"),
-    (rb"\xd0\xcf\x11\xe0", "an Excel workbook", "save the sheet as CSV"),
-    (
-        rb"\xff\xfe|\xfe\xff|[^\0]\0[^\0]\0|\0[^\0]\0[^\0]",
-        "UTF-16 text",
-        "iconv -f UTF-16 -t UTF-8 converts it",
-    ),
-    (rb"\x80[\x01-\x05].{0,9}l\xfc\x9cF", "of torch.save's old form", "torch.save it again"),
-    (rb"\x80[\x01-\x05]", "a pickle, which could run code", _ARRAYS),
-    (rb"\s*[<{\[]", "XML (GraphML, GEXF), RDF or JSON", _EDGES),
-    (rb"(?i)\s*(\*(vertices|network)|nodedef>|dl\s)", "a Pajek, GDF or UCINET file", _EDGES),
-    (rb"(?i)\s*((strict\s|di)?\s*graph\b[^\n]*[\[{\n]|creator\b)", "a GML or DOT file", _EDGES),
-    (rb"(c\b[^\n]*\n)*p (edge|col|sp|max)\b", "a DIMACS file", "keep the two ids of each line"),
-    (rb"(?i)\s*@(relation|prefix|base)\b", "an ARFF or Turtle file", _CSV),
-    (rb".*\0", "a binary file of an unknown kind", _ARRAYS),
-)
+#: First bytes of files of other kinds.
+_UNREAD = Path(__file__).with_name("unread_files.toml")
 
 
 @dataclass(slots=True)
@@ -68,22 +45,21 @@ class Field:
 
 @dataclass(slots=True)
 class Graph:
-    """The content of a graph's file.
+    """The content of a graph's file, as the file numbers nodes; ``took`` tells how it was read."""
 
-    Attributes:
-        source, target: the edges ``source -> target`` in the ids of the file, ``[E]``.
-        fields: the other arrays, by the names of PyG's ``Data``.
-        took: how the file was interpreted, in one line.
-        first: the first id; ``None`` until it is found.
-        nodes: the number of nodes; 0 until it is known.
-    """
-
-    source: NDArray[Any]
+    source: NDArray[Any]  #: ``[E]``, edges ``source -> target``
     target: NDArray[Any]
-    fields: dict[str, Field]
+    fields: dict[str, Field]  #: the other arrays, by the names of PyG's ``Data``
     took: str
-    first: int | None = 0
-    nodes: int = 0
+    first: int | None = 0  #: the first id; ``None`` until it is found
+    nodes: int = 0  #: the number of nodes; 0 until it is known
+
+
+class _Record:
+    """A stand-in for PyG's ``Data`` and its parts: it receives their content and runs nothing."""
+
+
+_PARTS = ("data.Data", "data.DataEdgeAttr", "data.DataTensorAttr", "storage.GlobalStorage")
 
 
 def identify(path: Path) -> str:
@@ -92,9 +68,9 @@ def identify(path: Path) -> str:
     Raises:
         DatasetError: the file is missing or of another kind; the message names kind and remedy.
     """
-    if not os.path.isfile(path):  # noqa: PTH113  # raises for long names
-        if os.path.isdir(path):  # noqa: PTH112
-            return "folder"
+    if os.path.isdir(path):  # noqa: PTH112  # pathlib raises for long names
+        return "folder"
+    if not os.path.isfile(path):  # noqa: PTH113
         pipe = "not a regular file; write a pipe's data to a file first"
         raise DatasetError(f"{path}: {pipe if os.path.lexists(path) else 'no such file'}")
     with path.open("rb") as file:
@@ -102,20 +78,23 @@ def identify(path: Path) -> str:
     if head.startswith(b"\x93NUMPY"):
         return "npy"
     if head.startswith(b"PK\3\4"):
-        with explained(f"{path}: cannot be read", "fetch or save it again"):
-            names = ZipFile(path).namelist()
-        if any(name.endswith("/data.pkl") for name in names):
-            return "torch"
-        if any(name.endswith(".npy") for name in names):
-            return "npz"
+        names = " ".join(_archived(path))
+        if found := re.search(r"/data\.pkl\b|\.npy\b", names):
+            return "npz" if found[0] == ".npy" else "torch"
         raise DatasetError(f"{path}: it is a zip archive (or Excel's), which is not read; unzip it")
-    for begin, what, remedy in _OTHERS:
-        if re.match(begin, head, re.DOTALL):
-            raise DatasetError(f"{path}: it is {what}, which is not read; {remedy}")
+    for kind in tomllib.loads(_UNREAD.read_text())["kind"]:
+        if re.match(kind["begin"].encode(), head, re.DOTALL):
+            what = f"it is {kind['name']}, which is not read"
+            raise DatasetError(f"{path}: {what}; {kind['remedy']}")
     return "matrix" if re.match(rb"(?i)%%?MatrixMarket\b", head) else "text"
 
 
-def read_matrix(asked: Import) -> Graph:
+def _archived(path: Path) -> list[str]:
+    with explained(f"{path}: cannot be read", "fetch or save it again"):
+        return ZipFile(path).namelist()
+
+
+def read_matrix(options: Import) -> Graph:
     """Read the edges of a square sparse matrix: values are ignored, symmetric entries count twice.
 
     Raises:
@@ -123,95 +102,136 @@ def read_matrix(asked: Import) -> Graph:
     """
     from scipy.io import mminfo, mmread
 
-    path = asked.path
+    path = options.path
     with explained(f"{path}: cannot be read as MatrixMarket", "fetch or write it again"):
         content = path.read_bytes()
         content = b"%" * (content[:2] != b"%%") + content  # the network repository has one
         rows, columns, entries, kind, _, symmetry = mminfo(io.BytesIO(content))
+        both_ways = symmetry != "general"
         if kind != "coordinate" or rows != columns:
-            raise DatasetError(
-                f"{path}: a graph is a square matrix in coordinates, this is {rows} by {columns}, "
-                f"{kind}"
-            )
-        if asked.one_based is False or (asked.undirected is False and symmetry != "general"):
-            raise DatasetError(
-                f"{path}: is MatrixMarket, {symmetry}, and counts from 1: leave --zero-based and "
-                "--directed out"
-            )
-        check_memory(2 * EDGE_BYTES * entries * (1 + (symmetry != "general")), f"{path}: its edges")
+            square = "a graph is a square matrix in coordinates"
+            raise DatasetError(f"{path}: {square}, this is {rows} by {columns}, {kind}")
+        if options.one_based is False or (options.undirected is False and both_ways):
+            flags = "leave --zero-based and --directed out"
+            raise DatasetError(f"{path}: is MatrixMarket, {symmetry}, and counts from 1: {flags}")
+        check_memory(2 * EDGE_BYTES * entries * (1 + both_ways), f"{path}: its edges")
         source, target = mmread(io.BytesIO(content), spmatrix=False).coords
     return Graph(source, target, {}, f"{path.name}: MatrixMarket, {symmetry}", nodes=rows)
 
 
-def read_arrays(asked: Import, room: Path) -> Graph:
-    """Read the graph in a file of arrays, or a folder of them.
-
-    Args:
-        room: a folder for unpacked arrays.
+def read_arrays(options: Import, room: Path) -> Graph:
+    """Read the graph in a file of arrays, or a folder of them; ``room`` is for unpacked arrays.
 
     Raises:
         DatasetError: the file holds no edges, is damaged, or could run code.
     """
-    fields, rest = _fields_of(asked.path, room)
+    fields, rest = fields_of(options.path, room)
     ends = fields.pop("edge_index", None) or fields.pop("", None)
     if ends is None:
         raise DatasetError(
-            f"{asked.path}: holds {', '.join([*fields, *rest][:9]) or 'nothing'}; expected "
+            f"{options.path}: holds {', '.join([*fields, *rest][:9]) or 'nothing'}; expected "
             "edge_index (of a SciPy matrix, numpy.save('edges.npy', matrix.nonzero()) saves it)"
         )
     array = ends.array.T if ends.array.ndim == 2 and len(ends.array) != 2 else ends.array
     count = expect(array, ends.where, "iu", 2, None).shape[1]
     check_memory(EDGE_BYTES * count, f"{ends.where}: its edges")
-    if "edge_type" in fields and asked.relations == "edge_type":
-        expect(fields["edge_type"].array, fields["edge_type"].where, "iu", count)
-    elif fields.pop("edge_type", None):
+    kinds, nodes = fields.pop("edge_type", None), fields.pop("num_nodes", None)
+    if kinds and options.relations == "edge_type":
+        expect(kinds.array, kinds.where, "iu", count)
+        fields["edge_type"] = kinds
+    elif kinds:
         rest.append("edge_type")
-    nodes = fields.pop("num_nodes", None)
-    took = f"{asked.path.name}: edge_index{'; not used: ' * bool(rest)}{', '.join(rest)}"
-    graph = Graph(array[0], array[1], fields, took, int(bool(asked.one_based)))
+    took = f"{options.path.name}: edge_index{'; not used: ' * bool(rest)}{', '.join(rest)}"
+    graph = Graph(array[0], array[1], fields, took, int(bool(options.one_based)))
     if nodes:
         graph.nodes = int(expect(nodes.array.reshape(-1), nodes.where, "iu", 1)[0])
     return graph
 
 
-def read_alone(path: Path, room: Path) -> Field:
-    """Read the only array of a file.
+def fields_of(path: Path, room: Path) -> tuple[dict[str, Field], list[str]]:
+    """Return a file's arrays that belong to a graph, by PyG's names, and the names of the others.
+
+    The array of a ``.npy``, or a single tensor, has an empty name; ``room`` is for unpacked arrays.
 
     Raises:
-        DatasetError: as :func:`read_arrays`; or the file holds several arrays, or named ones.
+        DatasetError: the file is damaged, holds no arrays, or could run code.
     """
-    fields, rest = _fields_of(path, room)
-    if "" not in fields:
-        found = ", ".join([*fields, *rest][:9])
-        raise DatasetError(f"{path}: expected one array, found {found or 'none'}")
-    return fields[""]
-
-
-def _fields_of(path: Path, room: Path) -> tuple[dict[str, Field], list[str]]:
-    """Return the arrays of a file that belong to a graph, by PyG's names, and the others' names.
-
-    The array of a ``.npy``, or a single tensor, has an empty name.
-    """
-    held: dict[str, Callable[[], NDArray[Any]]]
+    names: list[str]
+    read: Callable[[str], NDArray[Any]]
     kind = identify(path)
-    if kind == "npy":
-        held = {"": partial(mapped, path)}
-    elif kind == "folder":
-        held = {file.stem: partial(mapped, file) for file in sorted(path.glob("*.npy"))}
+    if kind == "torch":
+        saved = load_fields(path)
+        names, read = [*saved], lambda name: _as_array(saved[name], f"{path}, {name}")
     elif kind == "npz":
-        with ZipFile(path) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist()]
-        held = {name: partial(unpacked, path, name, room) for name in names}
-    elif kind == "torch":
-        fields = load_fields(path).items()
-        held = {name: partial(as_array, value, f"{path}, {name}") for name, value in fields}
+        names = [name.removesuffix(".npy") for name in _archived(path)]
+        read = partial(unpacked, path, room)
+    elif kind == "folder":
+        names = [file.stem for file in sorted(path.glob("*.npy"))]
+        read = lambda name: mapped(path / f"{name}.npy")  # noqa: E731
+    elif kind == "npy":
+        names, read = [""], lambda _: mapped(path)
     else:
-        raise DatasetError(
-            f"{path}: is text, expected an array: numpy.save it (the guide shows how)"
-        )
-    taken = {
-        name: Field(f"{path}, {name}" if name else str(path), held[name]())
+        remedy = "numpy.save it (the guide shows how)"
+        raise DatasetError(f"{path}: is text, expected an array: {remedy}")
+    fields = {
+        name: Field(f"{path}, {name}" if name else str(path), read(name))
         for name in _NAMES
-        if name in held
+        if name in names
     }
-    return taken, [name for name in held if name not in taken]
+    return fields, [name for name in names if name not in fields]
+
+
+def load_fields(path: Path) -> dict[str, Any]:
+    """Return the fields of a ``Data``, dict or tensor (without a name) by ``torch.save``.
+
+    ``torch.load`` with ``weights_only`` makes only tensors and classes that were declared safe, and
+    PyG declares more than a ``Data`` needs: so all declarations are suspended meanwhile.
+
+    Raises:
+        DatasetError: the file could run code, or holds several graphs or types of nodes.
+    """
+    import torch
+    from torch import serialization as safe
+
+    remedy = "torch.save one Data, dict or tensor of it again, without pickle_protocol"
+    with explained(f"{path}: cannot be read", remedy), contextlib.ExitStack() as restoring:
+        restoring.callback(safe.add_safe_globals, safe.get_safe_globals())
+        restoring.callback(safe.clear_safe_globals)
+        safe.clear_safe_globals()
+        safe.add_safe_globals([(_Record, f"torch_geometric.data.{part}") for part in _PARTS])
+        if names := safe.get_unsafe_globals_in_checkpoint(path):
+            raise DatasetError(
+                f"{path}: asks for {', '.join(names)}, and is not loaded, as that could run code;"
+                " save a Data that holds tensors only (of a HeteroData, data.to_homogeneous())"
+            )
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    many = len(content) if isinstance(content, (list, tuple)) else 1
+    if isinstance(content, tuple) and isinstance((*content, None)[1], dict | None):
+        content, slices, *_ = (*content, None)  # PyG's data sets save data, slices, class
+        many = max((len(ends) - 1 for ends in (slices or {}).values()), default=1)
+    if many != 1:
+        raise DatasetError(
+            f"{path}: holds {many} graphs or tensors, each of which may count its nodes from 0; "
+            "save one, or Batch.from_data_list(graphs) as Data(**batch.to_dict())"
+        )
+    content = content[0] if isinstance(content, (list, tuple)) else content
+    if isinstance(content, _Record):  # PyG 1 kept the fields in the Data itself
+        content = vars(vars(content).get("_store", content))
+        content = content.get("_mapping", content)
+    content = {"": content} if isinstance(content, torch.Tensor) else content
+    if not isinstance(content, dict):
+        raise DatasetError(f"{path}: holds no Data, dict or tensor, but a {type(content).__name__}")
+    fields = {str(name).replace("__num_nodes__", "num_nodes"): v for name, v in content.items()}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _as_array(value: Any, where: str) -> NDArray[Any]:
+    """Convert a tensor, a number, or a list of numbers or booleans."""
+    import torch
+
+    remedy = "save a dense tensor of a dtype that NumPy has; tensor.half() is as wide as bfloat16"
+    with explained(f"{where}: cannot be read", remedy):
+        array = value.numpy(force=True) if isinstance(value, torch.Tensor) else np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"a {type(value).__name__}")
+        return array

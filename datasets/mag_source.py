@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.arrays import explained
+from gatherbench.datasets.arrays import class_numbers, explained
 from gatherbench.datasets.columns import edge_keys
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.download import Published
 from gatherbench.datasets.ogb_source import (
     ANEW,
     check_release,
-    classes,
     downloaded,
     quiet,
 )
@@ -61,7 +60,7 @@ class MagSource(Published):
             node_types=tuple((one, counts[one]) for one in types),
         )
         of_nodes = np.full(nodes, -1, np.int64)
-        of_nodes[: counts[scored]] = classes(labels[scored])
+        of_nodes[: counts[scored]] = class_numbers(labels[scored], str(raw))
         with DatasetWriter(folder, spec, progress) as writer:
             write_edges(writer, keys, kinds)
             writer.write_features(table)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.arrays import explained, member, streamed
+from gatherbench.datasets.arrays import class_numbers, explained, member, streamed
 from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.download import Published, fetch_folder
@@ -60,7 +60,7 @@ class OgbSource(Published):
 
         with quiet(), explained(f"{raw}: ogb cannot read it", ANEW):
             graph = read_csv_graph_raw(str(raw), add_inverse_edge)[0]
-            labels = classes(pd.read_csv(raw / "node-label.csv.gz", header=None).to_numpy())
+            labels = pd.read_csv(raw / "node-label.csv.gz", header=None).to_numpy()
         source, target = graph["edge_index"]
         features = graph["node_feat"]
         if features is None:  # for OGB's reader a missing file means a graph without features
@@ -72,7 +72,7 @@ class OgbSource(Published):
         with DatasetWriter(folder, spec, progress) as writer:
             writer.write_columns(columns(keys, spec.num_nodes))
             writer.write_features(features)
-            writer.write_labels(labels)
+            writer.write_labels(class_numbers(labels, str(raw / "node-label.csv.gz")))
             writer.write_splits(*splits)
 
     def _map(self, raw: Path, folder: Path, splits: Splits, progress: Progress) -> None:
@@ -86,7 +86,7 @@ class OgbSource(Published):
         del edges  # frees its 26 GB of disk before the table takes 57
         shape, table = streamed(data, "node_feat", nodes)
         with DatasetWriter(folder, self._spec(shape, len(keys)), progress) as writer:
-            writer.write_labels(classes(labels))
+            writer.write_labels(class_numbers(labels, str(raw / "node-label.npz")))
             writer.write_splits(*splits)
             writer.write_columns(columns(keys, nodes))
             del keys
@@ -96,14 +96,6 @@ class OgbSource(Published):
         """Return the estimate with the sizes of the files; merging may leave fewer edges."""
         known = self.estimate(1.0)
         return replace(known, num_nodes=shape[0], num_edges=edges, feature_dim=shape[1])
-
-
-def classes(labels: NDArray[Any]) -> NDArray[np.int64]:
-    """Convert OGB's labels ``[N, 1]``, NaN for none, to int64 ``[N]`` with -1 for none."""
-    flat = labels.reshape(-1)
-    if flat.dtype.kind == "f":
-        flat = np.where(np.isnan(flat), -1, flat)
-    return flat.astype(np.int64)
 
 
 def import_nodeproppred() -> Any:

@@ -16,7 +16,7 @@ from gatherbench.bench.commands.common import (
     print_json,
     print_table,
 )
-from gatherbench.datasets.asked import Import
+from gatherbench.datasets.import_options import Import
 
 
 def prepare(

@@ -108,7 +108,7 @@ def test_of_the_full_size_the_first_papers_alone_have_labels(tmp_path, monkeypat
         ("author/node_feat.npy", np.ones((3, 7), np.float32), r"of shape \[any, 1024\]"),
         ("author/node_feat.npy", None, "author/node_feat.npy: .*No such file"),
         ("paper/node_label_19.npy", np.zeros(4, np.float32), r"holds float32 .4,., .* \[5\]"),
-        ("paper/node_label_19.npy", np.full(5, 0.5, np.float32), "no whole numbers"),
+        ("paper/node_label_19.npy", np.full(5, 0.5, np.float32), "label 0 .* is 0.5"),
         ("paper__topic__fos/edge_index.npy", np.array([[0, 2]]), "names node 2, .* type has 2"),
         ("paper__topic__fos/edge_index.npy", np.array([[-1, 0]]), "names node -1"),
         ("paper__topic__fos/edge_index.npy", np.array([[0, 1, 1]]), r"of shape \[any, 2\]"),

@@ -15,7 +15,7 @@ import pytest
 
 from gatherbench.datasets import arrays, files
 from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.ogb_source import OgbSource, classes, import_nodeproppred
+from gatherbench.datasets.ogb_source import OgbSource, import_nodeproppred
 from gatherbench.datasets.store import open_dataset
 from gatherbench.datasets.synthetic import named_shapes
 
@@ -170,7 +170,7 @@ def test_papers_mapped_and_loaded_by_ogb_agree(tmp_path):
     graph, labels = loaded[0]
     data = open_dataset(prepared(tmp_path, "ogbn-papers100M"))
     assert np.array_equal(graph["node_feat"], data.features)
-    assert np.array_equal(classes(labels), data.labels)
+    assert np.array_equal(arrays.class_numbers(labels, "labels"), data.labels)
     ours = {(int(u), v) for v, us in enumerate(columns_of(data.folder)) for u in us}
     assert ours == set(zip(*graph["edge_index"].tolist(), strict=True))
 
@@ -187,7 +187,7 @@ def test_papers_never_lies_on_the_disk_twice(tmp_path, monkeypatch):
     """Only its edges and labels are unpacked there."""
     papers_folder(tmp_path / "raw")
     seen, really = [], arrays.unpacked
-    monkeypatch.setattr(arrays, "unpacked", lambda *of: seen.append(of[1]) or really(*of))
+    monkeypatch.setattr(arrays, "unpacked", lambda *of: seen.append(of[2]) or really(*of))
     monkeypatch.setattr(arrays, "_PIECE", 1)  # a row at a time
     table = open_dataset(prepared(tmp_path, "ogbn-papers100M")).features
     assert seen == ["node_label", "edge_index"]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatherbench.datasets.asked import Import
 from gatherbench.datasets.columns import columns, edge_keys, typed_columns, typed_keys
 from gatherbench.datasets.dataset import RELATIONS_FILE, DatasetError, GraphDataset
+from gatherbench.datasets.import_options import Import
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.mag_source import table_of
 from gatherbench.datasets.registry import prepare_dataset

@@ -18,9 +18,9 @@ import scipy.sparse
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from gatherbench.datasets.asked import Import
 from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.import_torch import load_fields
+from gatherbench.datasets.import_files import load_fields
+from gatherbench.datasets.import_options import Import
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
@@ -161,7 +161,7 @@ LIMITED = """
 import resource, shutil, sys
 import pandas, psutil, pyarrow.csv  # which map libraries
 from pathlib import Path
-from gatherbench.datasets.asked import Import
+from gatherbench.datasets.import_options import Import
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.dataset import DatasetError
 shutil.disk_usage = lambda _: type("U", (), {"free": 1 << 20})

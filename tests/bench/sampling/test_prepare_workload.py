@@ -12,7 +12,7 @@ from gatherbench.bench.sampling.epoch import batch_seed, workload_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.prepare import identity, prepare, rank_trace
 from gatherbench.bench.sampling.trace import Trace
-from gatherbench.datasets.asked import Import
+from gatherbench.datasets.import_options import Import
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.store import open_dataset
 

@@ -9,8 +9,8 @@ import torch
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.typed import EdgeKinds
-from gatherbench.datasets.asked import Import
 from gatherbench.datasets.dataset import GraphDataset
+from gatherbench.datasets.import_options import Import
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.store import open_dataset
 

@@ -1,7 +1,4 @@
-"""Define the options of ``gatherbench datasets import``: one field for each.
-
-This module loads no numpy, as the command line imports it for its help.
-"""
+"""Define the options of an import; without numpy, as the command line loads this for its help."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 
-def _column(of: str, otherwise: str) -> Any:
-    told = f"its name in the header, or its number from 1 (default: {otherwise})"
-    return Option(metavar="COLUMN", help=f"Column of {of}: {told}.")
+def _column(content: str, default: str) -> Any:
+    text = "its name in the header, or its number from 1"
+    return Option(metavar="COLUMN", help=f"Column of {content}: {text} (default: {default}).")
 
 
 _LABELS = ".npy or .pt: a class a node in the order of ids, -1 for none."
@@ -27,17 +24,15 @@ _ROWS = "Rows [N, D] as .npy or .pt, else made up."
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """The options of an import: the graph's file, further files, and how to read them.
+    """The graph's file, further files, and how to read them; an ambiguous file is an error.
 
-    The content of a file shows its kind: text with a source and a target a line, MatrixMarket, an
-    ``edge_index`` as ``.npy``; or arrays by PyG's names in an ``.npz``, a folder of ``.npy`` or a
-    ``Data`` by ``torch.save``. Features, labels and masks in these are imported too, unless other
-    files are given. If some splits are given, the others are empty. An ambiguous file is an error.
+    Content shows a file's kind: text with an edge a line, MatrixMarket, an ``edge_index`` as
+    ``.npy``, or arrays by PyG's names in an ``.npz``, a folder of ``.npy`` or a saved ``Data``.
     """
 
     path: Annotated[Path, Argument(help="Text, MatrixMarket, NumPy's edge_index or PyG's Data.")]
     name: Annotated[str, Option(help="The dataset's name in plans.")]
-    dim: Annotated[int | None, Option(help="Width of generated features (default: 128).")] = None
+    dim: Annotated[int, Option(help="Width of generated features.")] = 128
     dtype: Annotated[str, Option(help="Type of generated features.")] = "float32"
     labels: Annotated[Path | None, Option(help=_LABELS)] = None
     features: Annotated[Path | None, Option(help=_ROWS)] = None
