@@ -7,6 +7,7 @@ meant to be published. A hash of its UUID identifies a GPU.
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
@@ -33,6 +34,8 @@ def describe_machine() -> dict[str, Any]:
 
     Unknown values and absent limits are ``None``. Sizes are in B, a cache's as the kernel says.
     """
+    import torch  # takes seconds, and only this function needs it
+
     gpus = describe_gpus()
     return {
         "commit": commit_id(),
@@ -45,7 +48,12 @@ def describe_machine() -> dict[str, Any]:
         "virtual_machine": _virtual_machine(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "libraries": library_versions(),
-        "torch": _describe_torch(),
+        "torch": {
+            "cuda_build": torch.version.cuda,
+            "cuda_available": torch.cuda.is_available(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "threads": torch.get_num_threads(),
+        },
         "thread_limits": {
             name: os.environ.get(name)
             for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -71,8 +79,8 @@ def commit_id() -> str:
     ``$GATHERBENCH_COMMIT`` takes precedence, for files copied without their history or onto a
     checkout of another commit. Outside of a checkout it is the package's version, as ``v0.1.0``.
     """
-    if said := os.environ.get(COMMIT_VARIABLE):
-        return said
+    if given := os.environ.get(COMMIT_VARIABLE):
+        return given
     checkout = _checkout()
     if (checkout / ".git").exists():
         commit = _git(checkout, "rev-parse", "--short=12", "HEAD")
@@ -109,9 +117,8 @@ def _requirements() -> list[str]:
     if not file.is_file():
         return []
     project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
-    extras = project.get("optional-dependencies", {})
-    asked: list[str] = list(project["dependencies"])
-    return sum((extras[name] for name in extras if name != "dev"), asked)
+    extras = project.get("optional-dependencies", {}) | {"dev": []}
+    return [*project["dependencies"], *itertools.chain(*extras.values())]
 
 
 def describe_cpu() -> dict[str, Any]:
@@ -120,15 +127,15 @@ def describe_cpu() -> dict[str, Any]:
     ``usable_cores`` is the number of cores on which this process may run; ``quota_cores`` is the
     number that a container's limit grants (``None``: no limit).
     """
-    info = _read("/proc/cpuinfo") or ""
-    models = re.findall(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
+    model = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo") or "", re.MULTILINE)
+    quota = re.fullmatch(r"(\d+) (\d+)", _read("/sys/fs/cgroup/cpu.max") or "")
     system = Path("/sys/devices/system")
     return {
-        "model": models[0].strip() if models else platform.processor() or platform.machine(),
+        "model": model[1].strip() if model else platform.processor() or platform.machine(),
         "physical_cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),
         "usable_cores": len(psutil.Process().cpu_affinity()),
-        "quota_cores": _quota_cores(),
+        "quota_cores": int(quota[1]) / int(quota[2]) if quota else None,
         "numa_nodes": len(list((system / "node").glob("node[0-9]*"))) or None,
         "last_level_cache": _read(system / "cpu/cpu0/cache/index3/size"),
         "scaling_governor": _read(system / "cpu/cpu0/cpufreq/scaling_governor"),
@@ -168,27 +175,11 @@ def describe_memory() -> dict[str, Any]:
     }
 
 
-def _describe_torch() -> dict[str, Any]:
-    import torch  # takes seconds, and only this function needs it
-
-    return {
-        "cuda_build": torch.version.cuda,
-        "cuda_available": torch.cuda.is_available(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-    }
-
-
 def _virtual_machine() -> str | None:
     """Return the virtual machine's maker, ``unnamed`` if unknown, or ``None`` on bare metal."""
     if not re.search(r"^flags\s*:.*\bhypervisor\b", _read("/proc/cpuinfo") or "", re.MULTILINE):
         return None
     return _read("/sys/class/dmi/id/sys_vendor") or "unnamed"
-
-
-def _quota_cores() -> float | None:
-    quota = re.fullmatch(r"(\d+) (\d+)", _read("/sys/fs/cgroup/cpu.max") or "")
-    return int(quota[1]) / int(quota[2]) if quota else None
 
 
 def _checkout() -> Path:

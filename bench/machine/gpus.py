@@ -1,8 +1,7 @@
-"""List the GPUs of this machine by NVML, or by CUDA's driver if NVML is unavailable.
+"""List the GPUs of this machine by NVML, the one that a run uses first.
 
-A container may have the driver without its management library. A run there uses the GPU, so its
-name must show the GPU. And NVML lists every GPU of the machine, while ``CUDA_VISIBLE_DEVICES`` may
-hide some: the run's name must show the GPU that it uses. The module
+NVML lists every GPU of the machine, while ``CUDA_VISIBLE_DEVICES`` may hide some. And a container
+may have the driver without its management library: its GPU then has a name alone. The module
 :mod:`gatherbench.bench.meters.nvml_device` reads the sensors behind NVML.
 """
 
@@ -152,75 +151,46 @@ def describe_gpus() -> dict[str, Any]:
     ``gpus``: a dictionary of :class:`GpuInfo` for each, the one that a run uses first.
     ``gpu_in_use``: its ``uuid_hash``; ``None`` if CUDA has no answer or another UUID, as an
     instance of a partitioned GPU (MIG) has. ``gpu_source``: the source of the list. ``no_gpu``: why
-    it is empty. ``no_nvml``: why NVML is unavailable; the values that only NVML knows are then
-    ``None``.
+    it is empty. ``no_nvml``: why NVML is unavailable.
     """
     try:
-        found, source, silent = list_gpus(), "NVML", None
+        gpus, source, silent = list_gpus(), "NVML", None
     except SensorUnavailableError as unavailable:
-        found, source, silent = _of_driver(), "CUDA driver API", str(unavailable)
-    used = gpu_in_use(found)
+        device = cuda_device()
+        gpus = [device] if device else []
+        source, silent = "CUDA driver API", str(unavailable)
+    used = gpu_in_use(gpus)
     return {
-        "gpus": [dataclasses.asdict(gpu) for gpu in used_first(found, used)],
+        "gpus": [dataclasses.asdict(gpu) for gpu in used_first(gpus, used)],
         "gpu_in_use": used,
-        "gpu_source": source if found else None,
-        "no_gpu": None if found else silent,
+        "gpu_source": source if gpus else None,
+        "no_gpu": None if gpus else silent,
         "no_nvml": silent,
     }
 
 
-def gpu_in_use(gpus: list[GpuInfo]) -> str | None:
-    """Return the ``uuid_hash`` of CUDA's device 0, on which cases run; ``None``: unknown.
+def cuda_device() -> GpuInfo | None:
+    """Return name and identity of CUDA's device 0, on which cases run; ``None``: there is none.
 
     This opens no context: one in the process that starts the cases would hold GPU memory.
     """
     try:
         call_driver("cuInit", 0)
-        used = _hash(call_driver("cuDeviceGetUuid", call_driver("cuDeviceGet", 0)))
+        device = call_driver("cuDeviceGet", 0)
+        name = call_driver("cuDeviceGetName", 256, device)
+        identity = uuid.UUID(bytes=call_driver("cuDeviceGetUuid", device).bytes)
     except CudaCallError:
         return None
+    # The bindings return their whole buffer: ignore the padding after the terminator.
+    return GpuInfo(name.split(b"\0")[0].decode(), hash_of_uuid(f"GPU-{identity}"))
+
+
+def gpu_in_use(gpus: list[GpuInfo]) -> str | None:
+    """Return the ``uuid_hash`` of the one of the ``gpus`` on which cases run; ``None``: unknown."""
+    used = (device := cuda_device()) and device.uuid_hash
     return used if used in [gpu.uuid_hash for gpu in gpus] else None
 
 
 def used_first(gpus: list[GpuInfo], used: str | None) -> list[GpuInfo]:
     """Return the GPUs with the one in use before all others."""
     return sorted(gpus, key=lambda gpu: used is not None and gpu.uuid_hash != used)
-
-
-def _hash(identity: Any) -> str:
-    return hash_of_uuid(f"GPU-{uuid.UUID(bytes=identity.bytes)}")
-
-
-def _of_driver() -> list[GpuInfo]:
-    """Return the GPUs that CUDA may use, in its order; empty without a working driver.
-
-    The calls open no context, which would take memory and power from the GPU that the cases
-    measure. torch's own description of a device initialises CUDA first.
-    """
-    try:
-        call_driver("cuInit", 0)
-        count = int(call_driver("cuDeviceGetCount"))
-        return [_described_by_driver(call_driver("cuDeviceGet", number)) for number in range(count)]
-    except CudaCallError:
-        return []
-
-
-def _described_by_driver(device: Any) -> GpuInfo:
-    def ask(name: str, *arguments: Any) -> Any:
-        try:
-            return call_driver(name, *arguments)
-        except CudaCallError:
-            return None
-
-    identity, bus = ask("cuDeviceGetUuid", device), ask("cuDeviceGetPCIBusId", 16, device)
-    return GpuInfo(
-        name=_text(ask("cuDeviceGetName", 256, device)) or "unnamed GPU",
-        uuid_hash=_hash(identity) if identity else None,
-        memory_bytes=ask("cuDeviceTotalMem", device),
-        numa_node=Topology().node_of_pci(_text(bus)) if bus else None,
-    )
-
-
-def _text(answer: bytes | None) -> str:
-    """Decode an answer up to its terminator: the bindings return their whole buffer."""
-    return (answer or b"").split(b"\0")[0].decode()

@@ -2,31 +2,22 @@
 
 Reads of a table on the other node also cross the link between the sockets, and threads that migrate
 make times noisy. So a case's threads are bound to the GPU's node, memory comes from the node of its
-first touch, and rows have the node, or the reason for none. This also takes cores away from the
-CPU's gather; a plan can leave the case unbound (``numa = "none"``).
+first touch, and rows have the node or a reason. This also takes cores away from the CPU's gather.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
-import platform
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
 from gatherbench.reason import Reason, unsupported
 
 if TYPE_CHECKING:
     import torch
-
-#: Numbers of a system call that libc does not wrap (arch/*/entry/syscalls in Linux).
-_MOVE_PAGES = {"x86_64": 279, "aarch64": 239}
-_PAGE = os.sysconf("SC_PAGESIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,38 +82,19 @@ def bind_case(
     """
     topology = topology or Topology()
     allowed = os.sched_getaffinity(0)
-    found = _node_for(device, numa, topology, allowed)
-    node, reason = (None, found) if isinstance(found, Reason) else (found, None)
-    how = ""
-    if node is not None:
+    node = _node_for(device, numa, topology, allowed)
+    if isinstance(node, Reason):
+        binding = Binding(None, "", node)
+    else:
         allowed &= topology.nodes()[node]
         how = f"sched_setaffinity to {len(allowed)} processors, memory by first touch"
+        binding = Binding(node, how, None)
     cores = sorted(allowed)[: threads or None]
-    part, parts = part_of(node)
+    part, parts = part_of(binding.node)
     if len(cores) >= parts:
         cores = cores[part * len(cores) // parts : (part + 1) * len(cores) // parts]
     os.sched_setaffinity(0, cores)
-    return Binding(node, how, reason)
-
-
-def share_on_node(table: torch.Tensor, node: int, pages: int = 256) -> float | Reason:
-    """Return the share of the table's memory on ``node``, from ``pages`` pages spread over it.
-
-    Untouched pages are on no node and are left out. If the share is unknown, return the reason.
-    """
-    first, size = table.data_ptr() // _PAGE * _PAGE, table.nbytes
-    count = min(pages, size // _PAGE + 1)
-    addresses = [first + i * (size // count) // _PAGE * _PAGE for i in range(count)]
-    where = (ctypes.c_int * count)()
-    error = _move_pages(count, (ctypes.c_void_p * count)(*addresses), where)
-    if error == errno.EPERM:
-        return Reason("no_permission", "move_pages is refused", "give the container SYS_NICE")
-    if error:
-        return unsupported(f"move_pages: {os.strerror(error)}")
-    known = [at for at in where if at >= 0]
-    if not known:
-        return unsupported("no page of the table is in memory yet")
-    return sum(at == node for at in known) / len(known)
+    return binding
 
 
 def _node_for(
@@ -142,19 +114,8 @@ def _node_for(
     # The bindings return their whole buffer: ignore the padding after the terminator.
     node = topology.node_of_pci(address.split(b"\0")[0].decode())
     if node is None or node not in nodes:
-        cause = "not bound: the kernel does not say which node the GPU hangs on"
-        return unsupported(cause)
+        return unsupported("not bound: the kernel does not say which node the GPU hangs on")
     if not nodes[node] & allowed:
         cause = f"not bound: no core of node {node} may be used"
         return Reason("no_permission", cause, "widen the set")
     return node
-
-
-def _move_pages(count: int, addresses: Any, where: Any) -> int:
-    """Ask the kernel for the nodes of pages; return 0 or the error's number."""
-    number = _MOVE_PAGES.get(platform.machine())
-    if sys.platform != "linux" or number is None:
-        return errno.ENOSYS
-    libc = ctypes.CDLL(None, use_errno=True)
-    wide = [ctypes.c_long(n) for n in (number, 0, count)]
-    return ctypes.get_errno() or 1 if libc.syscall(*wide, addresses, None, where, 0) else 0

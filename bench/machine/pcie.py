@@ -14,16 +14,11 @@ _GENERATIONS = {
     5: (32e9, 128 / 130),
     6: (64e9, 1.0),
 }
-#: The last generation that sends single packets; later ones pack them into flits.
-_LAST_OF_PACKETS = 5
 _LANES = (1, 2, 4, 8, 16)
 
 
 class UnknownLinkError(ReasonError, ValueError):
     """The table has no rate for a link."""
-
-    def __init__(self, cause: str) -> None:
-        super().__init__(unsupported(cause))
 
 
 def raw_rate(generation: int, lanes: int = 16) -> float:
@@ -34,26 +29,11 @@ def raw_rate(generation: int, lanes: int = 16) -> float:
     """
     if generation not in _GENERATIONS:
         known = f"{min(_GENERATIONS)} to {max(_GENERATIONS)}"
-        raise UnknownLinkError(f"PCIe generation {generation}; known are {known}")
+        raise UnknownLinkError(unsupported(f"PCIe generation {generation}; known are {known}"))
     if lanes not in _LANES:
-        raise UnknownLinkError(f"PCIe x{lanes}; known are 1, 2, 4, 8 and 16 lanes")
+        raise UnknownLinkError(unsupported(f"PCIe x{lanes}; known are 1, 2, 4, 8 and 16 lanes"))
     transfers, code = _GENERATIONS[generation]
     return transfers * code * lanes / 8
-
-
-def packet_link_rate(generation: int, lanes: int = 16) -> float:
-    """Return :func:`raw_rate` of a link with a cost for each packet, as the link model has it.
-
-    Raises:
-        UnknownLinkError: as :func:`raw_rate`, and for links that pack packets into flits.
-    """
-    rate = raw_rate(generation, lanes)
-    if generation > _LAST_OF_PACKETS:
-        raise UnknownLinkError(
-            f"PCIe generation {generation} packs its packets into flits, which the"
-            " link model does not know"
-        )
-    return rate
 
 
 def fastest_rate() -> float:

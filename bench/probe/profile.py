@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from gatherbench.bench.machine.pcie import UnknownLinkError, packet_link_rate
+from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
 from gatherbench.bench.model.profile import LinkProfile, ProfileError, Value
 from gatherbench.bench.probe.gathers import OUR_BEST
 from gatherbench.bench.probe.host import LONG_DEPTH, LONG_READ_BYTES, READ_BYTES, USUAL_ROW_BYTES
@@ -20,6 +20,8 @@ from gatherbench.bench.probe.machine import Facts
 #: Bytes of a row, so narrow that the page visits limit the rate.
 VISIT_BYTES = 64
 BY = "measured by gatherbench probe"
+#: The last generation of PCI Express that sends single packets.
+_LAST_OF_PACKETS = 5
 _HEADER = "pcie-bench model: Neugebauer et al., SIGCOMM 2018"
 #: Constants that nothing times, with the reason that is recorded.
 BY_HAND = {
@@ -83,9 +85,11 @@ def _gpu_facts(facts: Facts) -> dict[str, tuple[Value, str]]:
     if not facts.gpus:
         return {}
     rate, source = None, "NVML does not tell generation and width of the link"
-    if facts.link_generation and facts.link_lanes:
+    if (facts.link_generation or 0) > _LAST_OF_PACKETS:
+        source = f"PCIe {facts.link_generation}.0 packs packets into flits, which the model lacks"
+    elif facts.link_generation and facts.link_lanes:
         try:
-            rate = packet_link_rate(facts.link_generation, facts.link_lanes)
+            rate = raw_rate(facts.link_generation, facts.link_lanes)
             link = f"PCIe {facts.link_generation}.0 x{facts.link_lanes}"
             source = f"{link} as NVML reports it, after line coding"
         except UnknownLinkError as unknown:

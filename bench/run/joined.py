@@ -45,7 +45,6 @@ _MEAN = {
     *((stage, "wall_time") for stage in ("sample", "fetch", "train", EXCHANGE, WAIT)),
     ("harness", "overhead"),
     ("train", "loss"),
-    ("setup", "table_on_node"),
 }
 #: Units of values that add up; of seconds only core-seconds do.
 _ADDS_UP = ("B", "J", "W", "1")

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gatherbench.bench.machine.numa import Binding, bind_case, share_on_node
+from gatherbench.bench.machine.numa import Binding, bind_case
 from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
@@ -318,7 +318,7 @@ class MeasuredCase(ExitStack):
         out.row(make.ok("setup", "table_load_time", "s", *loading))
         out.row(make.ok("setup", "open_time", "s", open_s, clock))
         out.row(make.ok("setup", "table", "B", table.nbytes, "tensor.nbytes"))
-        out.rows(_binding_rows(binding, table, make))
+        out.row(_binding_row(binding, make))
         self._told = tuple(fetcher.setup)
         out.rows(_setup_rows(self._told, make))
 
@@ -448,18 +448,12 @@ def latencies_of(counted: NDArray[np.int64]) -> Iterator[tuple[str, float]]:
             yield metric, 2 ** (int(np.searchsorted(total, share * total[-1])) / 4) * 1e-6
 
 
-def _binding_rows(binding: Binding, table: Tensor, make: RowMaker) -> Iterator[Row]:
-    """Yield the NUMA node that threads and memory are bound to, and the table's share on it."""
+def _binding_row(binding: Binding, make: RowMaker) -> Row:
+    """Return the NUMA node that threads and memory are bound to."""
     if binding.node is None:
         reason = binding.reason or unsupported("not bound")
-        yield make.missing("setup", "numa_node", "1", "NUMA node of the GPU", reason)
-        return
-    yield make.ok("setup", "numa_node", "1", binding.node, binding.how)
-    share, source = share_on_node(table, binding.node), "move_pages, pages spread over the table"
-    if isinstance(share, Reason):
-        yield make.missing("setup", "table_on_node", "1", source, share)
-    else:
-        yield make.ok("setup", "table_on_node", "1", share, source)
+        return make.missing("setup", "numa_node", "1", "NUMA node of the GPU", reason)
+    return make.ok("setup", "numa_node", "1", binding.node, binding.how)
 
 
 def _setup_rows(steps: Iterable[SetupStep], make: RowMaker) -> Iterator[Row]:

@@ -34,12 +34,7 @@ from gatherbench.bench.machine.env import (
 )
 from gatherbench.bench.machine.gpus import GpuInfo, hash_of_uuid, list_gpus
 from gatherbench.bench.machine.numa import Topology
-from gatherbench.bench.machine.pcie import (
-    UnknownLinkError,
-    fastest_rate,
-    packet_link_rate,
-    raw_rate,
-)
+from gatherbench.bench.machine.pcie import UnknownLinkError, fastest_rate, raw_rate
 from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.reason import Kind, Reason, SensorUnavailableError, kind_of
 
@@ -216,98 +211,67 @@ def test_a_gpu_is_described_as_far_as_nvml_says_and_without_its_uuid(monkeypatch
     }  # fmt: skip
 
 
-# Which GPUs there are, from CUDA's driver where NVML is not there.
+# The GPU that CUDA uses, which NVML may not list, or list among others.
 
 NO_NVML = Reason("no_device", "NVML says 'Shared Library Not Found'", "install the driver")
-IDENTITY = bytes(range(1, 17))
+OURS = GpuInfo("NVIDIA H200", hash_of_uuid("GPU-01020304-0506-0708-090a-0b0c0d0e0f10"))
+NEIGHBOUR = GpuInfo("NVIDIA T400", hash_of_uuid("GPU-ffffffff-0000-0000-0000-000000000000"))
 
 
 class Driver:
-    """Two GPUs as ``cuda.bindings.driver`` tells of them; refuses what opens a context."""
+    """Answers as CUDA's driver does, with padded texts; refuses what opens a context."""
 
     def __init__(self) -> None:
-        self.refused: set[str] = set()
-        self.answers = {
-            "cuInit": lambda flags: None,
-            "cuDeviceGetCount": lambda: 2,
-            "cuDeviceGet": lambda number: number,
-            "cuDeviceGetName": lambda room, device: f"NVIDIA H20{device}".encode().ljust(
-                room, b"\0"
-            ),
-            "cuDeviceGetUuid": lambda device: SimpleNamespace(bytes=IDENTITY),
-            "cuDeviceTotalMem": lambda device: 150 << 30,
-            "cuDeviceGetPCIBusId": lambda room, device: b"0000:1B:00.0\0\xff\xff\xff",
-        }
+        self.refused = ""
+        self.identity = bytes(range(1, 17))
 
     def call(self, name: str, *arguments: Any) -> Any:
-        if name in self.refused:
+        if name == self.refused:
             raise CudaCallError(name, "CUDA_ERROR_NOT_SUPPORTED", "no")
-        return self.answers[name](*arguments)
+        return {
+            "cuInit": lambda flags: None,
+            "cuDeviceGet": lambda number: number,
+            "cuDeviceGetName": lambda room, device: b"NVIDIA H200".ljust(room, b"\0"),
+            "cuDeviceGetUuid": lambda device: SimpleNamespace(bytes=self.identity),
+        }[name](*arguments)
 
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    def silent() -> None:
-        raise SensorUnavailableError(NO_NVML)
-
     made = Driver()
-    monkeypatch.setattr(gpus, "list_gpus", silent)
     monkeypatch.setattr(gpus, "call_driver", made.call)
-    monkeypatch.setattr(Topology, "node_of_pci", lambda _, at: {"0000:1B:00.0": 1}[at])
     return made
 
 
-@pytest.mark.usefixtures("driver")
-def test_a_machine_without_nvml_goes_by_its_gpu():
+@pytest.mark.parametrize("refused", ["", "cuInit", "cuDeviceGet"])
+def test_without_nvml_a_machine_goes_by_its_gpu_or_nvml_says_why_there_is_none(
+    driver, monkeypatch, refused
+):
+    def silent() -> None:
+        raise SensorUnavailableError(NO_NVML)
+
+    monkeypatch.setattr(gpus, "list_gpus", silent)
+    driver.refused = refused
     env = describe_machine()
+    assert env["no_nvml"] == str(NO_NVML)
+    if refused:
+        assert (env["gpus"], env["gpu_in_use"], env["gpu_source"]) == ([], None, None)
+        assert env["no_gpu"] == str(NO_NVML)
+        return
     assert machine_slug(env) == "nvidia-h200"
-    assert (env["gpu_source"], env["no_gpu"], env["no_nvml"]) == (
-        "CUDA driver API",
-        None,
-        str(NO_NVML),
-    )
-    first, second = env["gpus"]
-    assert (first["name"], second["name"]) == ("NVIDIA H200", "NVIDIA H201")
-    assert first["uuid_hash"] == hash_of_uuid("GPU-01020304-0506-0708-090a-0b0c0d0e0f10")
-    assert (first["memory_bytes"], first["numa_node"]) == (150 << 30, 1)
-    for name in ("driver", "power_limit_w", "link_gen_max", "sm_clock_max_hz"):
-        assert first[name] is None
+    assert (env["gpu_source"], env["no_gpu"]) == ("CUDA driver API", None)
+    assert env["gpus"] == [dataclasses.asdict(OURS)]
+    assert env["gpu_in_use"] == OURS.uuid_hash
     assert json.loads(json.dumps(env)) == env
-
-
-def test_what_the_driver_does_not_say_is_none(driver):
-    driver.refused = set(driver.answers) - {"cuInit", "cuDeviceGetCount", "cuDeviceGet"}
-    first, _ = gpus.describe_gpus()["gpus"]
-    assert {name for name, value in first.items() if value is not None} == {"name"}
-    assert first["name"] == "unnamed GPU"
-
-
-@pytest.mark.parametrize("refused", ["cuInit", "cuDeviceGetCount", ""])
-def test_without_a_driver_there_is_no_gpu_and_nvml_says_why(driver, refused):
-    driver.refused = {refused}
-    driver.answers["cuDeviceGetCount"] = lambda: 0
-    assert gpus.describe_gpus() == {
-        "gpus": [],
-        "gpu_in_use": None,
-        "gpu_source": None,
-        "no_gpu": str(NO_NVML),
-        "no_nvml": str(NO_NVML),
-    }
-
-
-def of_nvml(name: str, uuid: str) -> GpuInfo:
-    return GpuInfo(name, hash_of_uuid(uuid))
 
 
 @pytest.mark.parametrize("refused", ["", "cuInit", "cuDeviceGetUuid", "MIG"])
 def test_of_several_gpus_the_one_that_cuda_leaves_is_the_runs(driver, monkeypatch, refused):
     """NVML lists both, whatever CUDA_VISIBLE_DEVICES says; an instance (MIG) is none of them."""
-    neighbour = of_nvml("NVIDIA T400", "GPU-ffffffff-0000-0000-0000-000000000000")
-    ours = of_nvml("NVIDIA H200", "GPU-01020304-0506-0708-090a-0b0c0d0e0f10")
-    monkeypatch.setattr(gpus, "list_gpus", lambda: [neighbour, ours])
-    driver.refused = {refused}
+    monkeypatch.setattr(gpus, "list_gpus", lambda: [NEIGHBOUR, OURS])
+    driver.refused = refused
     if refused == "MIG":
-        driver.answers["cuDeviceGetUuid"] = lambda _: SimpleNamespace(bytes=bytes(16))
+        driver.identity = bytes(16)
     env = describe_machine()
     assert env["gpu_source"] == "NVML"
     if refused:  # CUDA does not say: NVML's order stands, and nothing is claimed
@@ -315,7 +279,7 @@ def test_of_several_gpus_the_one_that_cuda_leaves_is_the_runs(driver, monkeypatc
         assert env["gpu_in_use"] is None
         return
     assert [gpu["name"] for gpu in env["gpus"]] == ["NVIDIA H200", "NVIDIA T400"]
-    assert env["gpu_in_use"] == env["gpus"][0]["uuid_hash"] == ours.uuid_hash
+    assert env["gpu_in_use"] == OURS.uuid_hash
     assert machine_slug(env) == "nvidia-h200"
 
 
@@ -332,20 +296,13 @@ def test_raw_rates_are_those_of_the_standard(generation, gigabytes):
     assert raw_rate(generation) <= fastest_rate()
 
 
-@pytest.mark.parametrize("rate", [raw_rate, packet_link_rate])
 @pytest.mark.parametrize(
     ("generation", "lanes", "reason"),
     [(0, 16, "generation 0"), (7, 16, "generation 7"), (4, 5, "x5"), (4, 0, "x0")],
 )
-def test_a_link_of_which_nothing_is_known_has_no_rate_and_a_reason(rate, generation, lanes, reason):
+def test_a_link_of_which_nothing_is_known_has_no_rate_and_a_reason(generation, lanes, reason):
     with pytest.raises(UnknownLinkError, match=f"^unsupported: PCIe {reason}"):
-        rate(generation, lanes)
-
-
-def test_a_link_of_flits_has_a_rate_and_no_packets():
-    assert packet_link_rate(5, 8) == raw_rate(5, 8)
-    with pytest.raises(UnknownLinkError, match="flits"):
-        packet_link_rate(6)
+        raw_rate(generation, lanes)
 
 
 def test_the_kind_of_a_reason_is_read_from_its_words():

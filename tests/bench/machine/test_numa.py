@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatherbench.bench.machine import numa as numa_module
-from gatherbench.bench.machine.numa import (
-    Binding,
-    Topology,
-    bind_case,
-    parse_cpulist,
-    share_on_node,
-)
+from gatherbench.bench.machine.numa import Binding, Topology, bind_case, parse_cpulist
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.kernels.cuda_calls import CudaCallError
@@ -161,61 +153,19 @@ def test_cpulist_reads_what_the_kernel_writes(numbers):
     assert parse_cpulist(",".join(parts) + "\n") == numbers
 
 
-def test_share_of_a_table_on_a_node(machine, monkeypatch):
-    table = torch.ones(100 * 4096 // 4)
-    last = table.data_ptr() + table.nbytes
-
-    def pages(count: int, addresses: Any, where: Any) -> int:
-        for i in range(count):
-            assert addresses[i] % 4096 == 0
-            assert table.data_ptr() - 4096 < addresses[i] < last
-            where[i] = (1, 0, 0, -2)[i % 4]  # -2 (ENOENT): never touched
-        return 0
-
-    monkeypatch.setattr(numa_module, "_move_pages", pages)
-    assert share_on_node(table, 1, pages=40) == pytest.approx(1 / 3)
-    assert share_on_node(table, 0, pages=40) == pytest.approx(2 / 3)
-    assert share_on_node(table[:1], 1) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("error", "page", "reason"),
-    [
-        (errno.EPERM, 0, "no_permission: move_pages is refused"),
-        (errno.ENOSYS, 0, "unsupported: move_pages: "),
-        (0, -errno.ENOENT, "unsupported: no page of the table is in memory"),
-    ],
-)
-def test_a_share_that_nobody_knows_says_why(monkeypatch, error, page, reason):
-    def refuse(count: int, _of: Any, where: Any) -> int:
-        where[:] = [page] * count
-        return error
-
-    monkeypatch.setattr(numa_module, "_move_pages", refuse)
-    assert str(share_on_node(torch.ones(4096), 1)).startswith(reason)
-
-
 @pytest.mark.skipif(not Topology().nodes(), reason="this kernel names no NUMA nodes")
 def test_the_real_kernel_agrees():
     node, cores = next(iter(Topology().nodes().items()))
+    assert node >= 0
     assert cores
-    share = share_on_node(torch.ones(1 << 20), node)
-    assert isinstance(share, Reason) or share == 1.0 or len(Topology().nodes()) > 1
 
 
-def test_rows_say_where_a_case_ran(monkeypatch):
-    monkeypatch.setattr(measure_module, "share_on_node", lambda *_: 0.75)
-    make, table = RowMaker("run", "abc", "box", "cuda"), torch.ones(4)
-    nowhere = Binding(None, "", Reason("no_device", "not bound: no GPU"))
-    (row,) = measure_module._binding_rows(nowhere, table, make)
-    assert (row.metric, row.value, row.reason) == (
-        "numa_node",
-        None,
-        "no_device: not bound: no GPU",
+def test_rows_say_where_a_case_ran():
+    make = RowMaker("run", "abc", "box", "cuda")
+    row = measure_module._binding_row(
+        Binding(None, "", Reason("no_device", "not bound: no GPU")), make
     )
-    node, share = measure_module._binding_rows(Binding(1, "by hand", None), table, make)
-    assert (node.metric, node.value, node.source) == ("numa_node", 1.0, "by hand")
-    assert (share.metric, share.value) == ("table_on_node", 0.75)
-    monkeypatch.setattr(measure_module, "share_on_node", lambda *_: Reason("unsupported", "no"))
-    _, share = measure_module._binding_rows(Binding(1, "by hand", None), table, make)
-    assert (share.value, share.reason) == (None, "unsupported: no")
+    assert (row.metric, row.value) == ("numa_node", None)
+    assert row.reason == "no_device: not bound: no GPU"
+    row = measure_module._binding_row(Binding(1, "by hand", None), make)
+    assert (row.metric, row.value, row.source) == ("numa_node", 1.0, "by hand")
