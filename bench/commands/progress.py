@@ -1,4 +1,4 @@
-"""Show the progress of `gatherbench run`: what is done, when it ends, and what makes it noisy."""
+"""Show the progress of `gatherbench run`: what is done, and when it ends."""
 
 from __future__ import annotations
 
@@ -12,16 +12,11 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.read.noise import logical_cores
-from gatherbench.bench.read.stopping import so_far
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Progress
 from gatherbench.outside import plain
 
-#: The number of noisy cases after which a warning explains them.
-FEW = 3
 _COLOURS = {"ok": "green", "skipped": "yellow", "failed": "red"}
 
 
@@ -51,8 +46,8 @@ def reporter(
         clock: seconds since 1970.
     """
     task = bar.add_task("starting", total=1.0)
-    cores, told = logical_cores(run.store.env()), set[str]()
-    begin, first, done, noisy, shown, quarters = clock(), math.nan, 0, 0, 0.0, 0
+    told = set[str]()
+    begin, first, shown, quarters = clock(), math.nan, 0.0, 0
     # A series goes on until it is precise, so the number of repeats is not known in advance.
     more = "+" if run.measure.max_repeats > run.measure.min_repeats else ""
 
@@ -81,8 +76,7 @@ def reporter(
         bar.update(task, description=escape(name_of(case)) + end(so_far, total))
 
     def ended(number: int, total: int, case: Case, rows: list[Row]) -> None:
-        nonlocal done, noisy, quarters
-        done += 1
+        nonlocal quarters
         status, reason = rows[-1].status, rows[-1].reason
         when = end(number, total)
         if reason is not None and reason not in told:
@@ -95,16 +89,5 @@ def reporter(
         if 4 * number // total > quarters and not out.is_terminal:
             quarters = 4 * number // total
             out.print(f"{number} of {total}{more} cases{when}", soft_wrap=True, highlight=False)
-        beside = bool(so_far(rows, Measure(), cores).ended["noisy"].any())
-        noisy += beside
-        if beside and noisy == FEW:
-            out.print(
-                f"[yellow]{FEW} of {done} cases ran while other work had this machine.[/] Their"
-                " epochs are slower and differ more: comparisons find less, and a run until it is"
-                " precise takes up to twice the repeats. Ctrl-C ends it and keeps what there is;"
-                f" on a quiet machine go on with: {again(run)}",
-                soft_wrap=True,
-                highlight=False,
-            )
 
     return Progress(preparing, starting, ended)

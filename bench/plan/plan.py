@@ -39,24 +39,6 @@ EVERY_OTHER = "*"
 #: The share of free memory and disk that tables and graph may take.
 _ROOM = 0.9
 
-_UNUSED = "no plan needed it; leave it out"
-#: Keys and values (``""``: any) of older plans, with their replacements.
-_GONE = {
-    ("min_repeats", ""): "say repeats = [LEAST, MOST]",
-    ("max_repeats", ""): "say repeats = [LEAST, MOST]",
-    ("table", ""): 'each path has its table where it reads it; strategies have memory = "managed"',
-    ("known_copies", ""): "the sensors are checked by copies of 256 MiB; leave it out",
-    ("order_seed", ""): _UNUSED,
-    ("check_batches", ""): _UNUSED,
-    ("minibatches", ""): "every epoch has minibatches of its own; leave the key out",
-    ("sampling", "replay"): 'minibatches are drawn for every epoch; take "live", or "gpu" where'
-    " the CPU's sampling is not to be seen",
-    ("sampling", "snapshot"): "a workload names its sampler, as in the plan structure",
-    ("graph", ""): 'sampling = "uva" reads the graph in registered memory; leave it out',
-    ("activations", ""): "a workload has around_step, as in the plan activations",
-    ("partitions", ""): "a workload names its sampler, as in the guide",
-}
-
 #: Types of values: a list has at least one, and numbers above these limits are typing errors.
 OneOrMore: TypeAlias = T | Annotated[list[T], Field(min_length=1)]
 Repeats = Annotated[int, Field(ge=1, le=10_000)]
@@ -89,15 +71,6 @@ class _Table(BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _gone(cls, given: Any) -> Any:
-        """Refuse a key or value of older plans with its replacement."""
-        for (key, value), remedy in _GONE.items():
-            if isinstance(given, dict) and key in given and value in ("", given[key]):
-                raise ValueError(f"{key} = {given[key]!r} is gone: {remedy}")
-        return given
 
 
 def _as_list(value: T | list[T]) -> list[T]:

@@ -231,18 +231,6 @@ def a_run(folder: Path, load: Load = IDLE, **more: Any) -> tuple[RunStore, Conso
     return store, Console(file=io.StringIO(), width=200)
 
 
-def test_after_three_disturbed_cases_it_is_said_once_what_that_means(tmp_path):
-    wanted = cases("beside_work", "good", *["beside_work"] * 4)
-    store, out = a_run(tmp_path)
-    run = PreparedRun(store, wanted, Measure(), "cpu", "abc", "box")
-    runner(store, wanted, progress=reporter(progress_bar(out), run, out)).run()
-    lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    (note,) = (line for line in lines if "while other work" in line)
-    assert note in lines[:3], "after the third"
-    assert note.startswith("3 of 4 cases ran while other work had this machine. Their epochs are")
-    assert note.endswith(f"go on with: gatherbench run --resume {store.folder}")
-
-
 def test_the_expected_end_goes_by_the_time_so_far_or_is_when_the_time_is_up(tmp_path):
     now, left_s, told = [datetime(2030, 5, 6, 12).timestamp()], [math.inf], dict[str, Any]()
     drawn = list[float]()
