@@ -27,8 +27,6 @@ SPEC_FILE = "spec.json"
 SPLITS = ("train", "val", "test")
 #: The arrays of every graph.
 ARRAYS = ("indptr", "indices", "features", "labels", *(f"{s}_ids" for s in SPLITS))
-#: The file that records a passed full check.
-MARKER = "checked.json"
 #: The first words of ``source`` for an imported graph.
 IMPORTED = "imported from "
 #: The kind of each edge of a relational graph (datasets/relations.py).
@@ -36,10 +34,10 @@ RELATIONS_FILE = "relations.npy"
 #: Every file that a dataset folder may contain.
 _FILES = {
     SPEC_FILE,
-    MARKER,
     RELATIONS_FILE,
     *(f"{a}.npy" for a in ARRAYS),
     "LICENSE.WordNet",
+    "checked.json",  # of earlier versions
 }
 #: Length of the ``.npy`` headers that the writer makes: NumPy's own, and the feature table's, which
 #: is padded to a disk block so that direct reads of rows are aligned. A header that is rewritten

@@ -73,7 +73,7 @@ class HashedSource:
 
         spec = self.estimate(scale)
         law = spec.num_nodes, self.least, self.shape.skew
-        with DatasetWriter(folder, spec, progress) as writer:
+        with DatasetWriter(folder, spec) as writer:
             degrees = writer.write_columns(columns(*law, progress))
             train, val, test = (max(1, round(size * scale)) for size in self.shape.splits)
             writer.write_splits(*generated.random_splits(degrees, (train, val, test), 0))

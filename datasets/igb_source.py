@@ -90,7 +90,7 @@ class IgbSource(Published):
             relations=names if both == 2 else (),
             node_types=tuple((one, len(table)) for one, table in tables.items()),
         )
-        with DatasetWriter(folder, spec, progress) as writer:
+        with DatasetWriter(folder, spec) as writer:
             write_edges(writer, keys, kinds)
             del keys, kinds
             writer.write_features(

@@ -32,8 +32,8 @@ from gatherbench.datasets.import_text import read_text
 from gatherbench.datasets.registry import is_made
 from gatherbench.datasets.relations import write_edges
 from gatherbench.datasets.source import Progress, silent
-from gatherbench.datasets.store import BadArrayError, dataset_folder
-from gatherbench.datasets.writer import DatasetWriter
+from gatherbench.datasets.store import dataset_folder
+from gatherbench.datasets.writer import BadArrayError, DatasetWriter
 
 #: Kinds of edges: a relational model has matrices for each.
 MOST_KINDS = 1000
@@ -203,7 +203,7 @@ def _write(options: Import, graph: Graph, folder: Path, progress: Progress) -> N
     if classes is None:
         classes = generated.random_labels(nodes, count, SEED)
     try:
-        with DatasetWriter(folder, spec, progress) as writer:
+        with DatasetWriter(folder, spec) as writer:
             progress("sort edges", 0.0)
             degree = write_edges(writer, keys, kinds)
             del keys

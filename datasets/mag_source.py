@@ -61,7 +61,7 @@ class MagSource(Published):
         )
         of_nodes = np.full(nodes, -1, np.int64)
         of_nodes[: counts[scored]] = class_numbers(labels[scored], str(raw))
-        with DatasetWriter(folder, spec, progress) as writer:
+        with DatasetWriter(folder, spec) as writer:
             write_edges(writer, keys, kinds)
             writer.write_features(table)
             writer.write_labels(of_nodes)

@@ -69,7 +69,7 @@ class OgbSource(Published):
         pairs = [(source, target)]
         keys = edge_keys(pairs, len(source), len(features), str(raw), symmetrise)
         spec = self._spec(features.shape, len(keys))
-        with DatasetWriter(folder, spec, progress) as writer:
+        with DatasetWriter(folder, spec) as writer:
             writer.write_columns(columns(keys, spec.num_nodes))
             writer.write_features(features)
             writer.write_labels(class_numbers(labels, str(raw / "node-label.csv.gz")))
@@ -85,7 +85,7 @@ class OgbSource(Published):
         keys = edge_keys([(edges[0], edges[1])], edges.shape[1], nodes, str(data))
         del edges  # frees its 26 GB of disk before the table takes 57
         shape, table = streamed(data, "node_feat", nodes)
-        with DatasetWriter(folder, self._spec(shape, len(keys)), progress) as writer:
+        with DatasetWriter(folder, self._spec(shape, len(keys))) as writer:
             writer.write_labels(class_numbers(labels, str(raw / "node-label.npz")))
             writer.write_splits(*splits)
             writer.write_columns(columns(keys, nodes))

@@ -50,7 +50,7 @@ class RedditSource(Published):
             num_classes=int(classes.max(initial=0)) + 1,
         )
         progress(f"reading {raw}", 0.0)
-        with DatasetWriter(folder, spec, progress) as writer:
+        with DatasetWriter(folder, spec) as writer:
             keys = edge_keys([(row, column)], len(row), nodes, str(graph))
             writer.write_columns(columns(keys, nodes))
             writer.write_features(table)

@@ -123,5 +123,5 @@ def prepare_dataset(
     with exclusive(folder):
         if force or not folder.exists():
             source.prepare(folder, scale, progress)
-            open_dataset(folder, progress)
+            open_dataset(folder)
     return folder

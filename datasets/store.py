@@ -1,17 +1,9 @@
-"""Locate, open and check dataset folders.
-
-Every file is compared with the spec, and by default every element that can be invalid is checked. A
-folder that passes records the lengths and modification times of its files; the check of elements
-is repeated only after one of them changes.
-"""
+"""Locate, open and describe dataset folders."""
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets.dataset import (
-    ARRAYS,
-    MARKER,
     SPEC_FILE,
-    SPLITS,
     ArrayFile,
     DatasetError,
     GraphDataset,
@@ -31,22 +20,16 @@ from gatherbench.datasets.dataset import (
     read_spec,
     remedy,
 )
-from gatherbench.datasets.source import Progress, silent
 from gatherbench.plugins import require_read_back
 
 __all__ = ["DatasetError", "data_root", "dataset_folder", "folder_bytes", "open_dataset"]
 
 #: Other folders of the data folder: downloads, and minibatches.
 RESERVED = ("raw", "traces")
-#: Bytes checked in one piece.
-_CHUNK_BYTES = 32 << 20
 #: Entries of ``indices`` in one piece: indexing by int32 makes an int64 copy.
 _ENTRIES = 1 << 22
 #: Bytes of a GPU cache line. Alignment matters for rows that are no multiple of it.
 _LINE_BYTES = 128
-
-#: Marks the bad elements of a piece of an array.
-_Look = Callable[[NDArray[Any]], NDArray[np.bool_]]
 
 
 def data_root() -> Path:
@@ -83,135 +66,37 @@ def dataset_folder(name: str, scale: float = 1.0, root: Path | None = None) -> P
     return (data_root() if root is None else root) / f"{name}{suffix}"
 
 
-def open_dataset(folder: Path, progress: Progress = silent, *, check: bool = True) -> GraphDataset:
-    """Map a dataset folder, read-only, after checking it.
+def open_dataset(folder: Path) -> GraphDataset:
+    """Map a dataset folder, read-only, after comparing the spec's checksum and each file's size.
 
-    Args:
-        check: check every element, unless the folder records a passed check; cases of a run omit
-            this, as the run's preparation does it.
+    Values were checked when the folder was written.
 
     Raises:
-        DatasetError: the folder is unfinished, damaged, of another format version, or holds an
-            invalid value; the message names the file and the remedy.
+        DatasetError: the folder is unfinished, damaged, or of another format version; the message
+            names the file and the remedy.
     """
     spec, files = read_spec(folder)
-    arrays = {array: map_array(folder, array, file) for array, file in files.items()}
-    data = GraphDataset(spec, folder, **arrays)
-    if check and not _is_remembered(folder):
-        check_values(data, progress)
-        remember(folder)
-    return data
+    arrays = {array: _map_array(folder, array, file) for array, file in files.items()}
+    return GraphDataset(spec, folder, **arrays)
 
 
-def map_array(folder: Path, array: str, file: ArrayFile) -> NDArray[Any]:
-    """Map one ``.npy`` file, read-only, after comparing it with the spec.
-
-    Raises:
-        DatasetError: it is missing, truncated, too long, garbled, or of another dtype or shape.
-    """
+def _map_array(folder: Path, array: str, file: ArrayFile) -> NDArray[Any]:
     path = array_path(folder, array)
     try:
         size = path.stat().st_size
         if size != file.bytes:
             raise ValueError(f"{size:,} bytes, and {SPEC_FILE} says {file.bytes:,}")
-        found = np.lib.format.open_memmap(path, mode="r")
-        if (found.dtype.str, found.shape) != (file.dtype, file.shape):
+        values = np.lib.format.open_memmap(path, mode="r")
+        if (values.dtype.str, values.shape) != (file.dtype, file.shape):
             raise ValueError(
-                f"holds {found.dtype.str} {found.shape}, and {SPEC_FILE} says {file.dtype} "
+                f"holds {values.dtype.str} {values.shape}, and {SPEC_FILE} says {file.dtype} "
                 f"{file.shape}"
             )
     except FileNotFoundError:
         raise DatasetError(f"{path}: missing; {remedy(folder)}") from None
     except ValueError as error:
         raise DatasetError(f"{path}: {error}; {remedy(folder)}") from error
-    return found
-
-
-def check_values(data: GraphDataset, progress: Progress) -> None:
-    """Check every value of a dataset's arrays that can be invalid.
-
-    Raises:
-        DatasetError: one is; it names the file and, except in split ids, the first bad element.
-    """
-    n, spec = data.spec.num_nodes, data.spec
-    if data.indptr[0] != 0:
-        _refuse(data, "indptr", f"begins with {data.indptr[0]}, expected 0")
-    if data.indptr[-1] != spec.num_edges:
-        _refuse(data, "indptr", f"ends with {data.indptr[-1]}, expected {spec.num_edges} edges")
-    looks: dict[str, tuple[_Look, str]] = {
-        "indptr": (_descents, "is smaller than the entry before it"),
-        "indices": (_outside(0, n), "is no node"),
-        "labels": (_outside(-1, spec.num_classes), "is no class"),
-    }
-    if data.features.dtype.kind == "f" and not spec.hashed:
-        looks["features"] = (lambda piece: ~np.isfinite(piece), "is not finite")
-    for array, (look, what) in looks.items():
-        values: NDArray[Any] = getattr(data, array)
-        for start, piece in _pieces(values, overlap=int(array == "indptr")):
-            progress(f"check {array}", start / len(values))
-            bad = look(piece)
-            if bad.any():
-                where = tuple(int(x) for x in np.argwhere(bad)[0])
-                at = ", ".join(str(x) for x in (start + where[0], *where[1:]))
-                _refuse(data, array, f"[{at}] = {piece[where]} {what}")
-    seen = np.zeros(n, np.bool_)  # the ids are few, so none is left out
-    for array in (f"{split}_ids" for split in SPLITS):
-        ids: NDArray[np.int64] = getattr(data, array)
-        if len(ids) and (ids.min() < 0 or ids.max() >= n):
-            _refuse(data, array, "holds an id that is no node")
-        before = np.count_nonzero(seen)
-        seen[ids] = True
-        if np.count_nonzero(seen) != before + len(ids):
-            _refuse(data, array, "names a node twice, or one of another split")
-
-
-def _pieces(values: NDArray[Any], overlap: int) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield runs of rows with their first row's number; ``overlap`` rows are in two runs."""
-    rows = max(2, _CHUNK_BYTES // max(1, values.itemsize * int(np.prod(values.shape[1:]))))
-    for start in range(0, len(values), rows - overlap):
-        yield start, values[start : start + rows]
-
-
-def _descents(piece: NDArray[Any]) -> NDArray[np.bool_]:
-    return np.concatenate([[False], piece[1:] < piece[:-1]])
-
-
-def _outside(low: int, high: int) -> _Look:
-    return lambda piece: (piece < low) | (piece >= high)
-
-
-class BadArrayError(DatasetError):
-    """An array of a dataset holds an invalid value; ``what`` describes it."""
-
-    def __init__(self, folder: Path, array: str, what: str) -> None:
-        super().__init__(f"{array_path(folder, array)}: {what}; {remedy(folder)}")
-        self.array, self.what = array, what
-
-
-def _refuse(data: GraphDataset, array: str, what: str) -> None:
-    raise BadArrayError(data.folder, array, what)
-
-
-def _is_remembered(folder: Path) -> bool:
-    try:
-        return bool(json.loads((folder / MARKER).read_bytes()) == _fingerprint(folder))
-    except (OSError, ValueError):
-        return False
-
-
-def remember(folder: Path) -> None:
-    """Record a passed full check, if the folder is writable."""
-    try:
-        (folder / MARKER).write_text(json.dumps(_fingerprint(folder)))
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise
-
-
-def _fingerprint(folder: Path) -> dict[str, list[int]]:
-    names = [SPEC_FILE, *(f"{array}.npy" for array in ARRAYS)]
-    stats = {name: (folder / name).stat() for name in names}
-    return {name: [s.st_size, s.st_mtime_ns] for name, s in stats.items()}
+    return values
 
 
 def nodes_in_no_edge(data: GraphDataset) -> int:

@@ -89,7 +89,7 @@ class SyntheticSource:
         spec = self.estimate(scale)
         law = Rmat(spec.num_nodes, self.undirected)
         draws = law.draws_for(spec.num_edges)
-        with DatasetWriter(folder, spec, progress) as writer:
+        with DatasetWriter(folder, spec) as writer:
             degree = writer.write_columns(columns(law, draws, _SEED, progress=progress))
             isolated = int(np.count_nonzero(degree == 0))
             writer.note(
@@ -146,7 +146,7 @@ class UniformSource:
         spec = self.estimate(scale)
         rows = spec.num_nodes
         none = np.empty(0, np.int64)
-        with DatasetWriter(folder, spec, progress) as writer:
+        with DatasetWriter(folder, spec) as writer:
             writer.write_columns([(np.zeros(rows, np.int64), none)])
             writer.write_splits(np.arange(rows), none, none)
             _write_random(writer, progress)

@@ -1,4 +1,4 @@
-"""Write a dataset folder array by array, and check it as a whole before it can be opened."""
+"""Write a dataset folder array by array, checking every value; it is published as a whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from gatherbench.datasets.dataset import (
     ArrayFile,
     DatasetError,
     DatasetSpec,
-    GraphDataset,
     array_path,
     folder_bytes,
     header_bytes,
@@ -30,13 +29,19 @@ from gatherbench.datasets.dataset import (
     write_spec,
 )
 from gatherbench.datasets.files import check_free_space, exclusive, new_folder
-from gatherbench.datasets.source import Progress, silent
-from gatherbench.datasets.store import check_values, map_array, remember
 
 #: Bytes of a header's prefix: the magic, the version, and the length of the rest, two bytes.
 _PREFIX_BYTES = np.lib.format.MAGIC_LEN + 2
 #: Elements written at a time from a whole table.
 _CHUNK = 1 << 22
+
+
+class BadArrayError(DatasetError):
+    """An array of a dataset holds an invalid value; ``what`` describes it."""
+
+    def __init__(self, folder: Path, array: str, what: str) -> None:
+        super().__init__(f"{array_path(folder, array)}: {what}")
+        self.array, self.what = array, what
 
 
 class DatasetWriter:
@@ -49,18 +54,16 @@ class DatasetWriter:
     Args:
         folder: the dataset's folder, e.g. from ``dataset_folder``.
         spec: its sizes. ``num_edges`` may be an estimate: the written number replaces it.
-        progress: called during the full check before publishing.
 
     Raises:
-        DatasetError: on entering or while writing, the place is not writable or the disk is full;
-            at the end, a part is missing, differs in size from the spec, or holds an invalid value
-            (see ``open_dataset``).
+        BadArrayError: while writing, a value that is no node or class, or not finite.
+        DatasetError: the place is not writable, or the disk is full; a part is missing, or differs
+            in size from the spec.
     """
 
-    def __init__(self, folder: Path, spec: DatasetSpec, progress: Progress = silent) -> None:
+    def __init__(self, folder: Path, spec: DatasetSpec) -> None:
         self.folder = folder
         self.spec = spec
-        self._progress = progress
         self._files: dict[str, ArrayFile] = {}
         self._notes: list[str] = []
         self._context = self._publishing()
@@ -86,11 +89,7 @@ class DatasetWriter:
         self._notes.append(text)
 
     def note_content(self) -> None:
-        """Add a checksum of all arrays to the notes; they must be written before.
-
-        It identifies an imported graph, which has neither seed nor release.
-        """
-        self._progress("checksum", 0.0)
+        """Note a checksum of all written arrays: an imported graph has neither seed nor release."""
         whole = hashlib.sha256()
         for array in ARRAYS:
             with array_path(self._staged, array).open("rb") as file:
@@ -114,7 +113,7 @@ class DatasetWriter:
 
         def indices() -> Iterable[NDArray[np.integer[Any]]]:
             for degree, rows in columns:
-                if int(degree.sum()) != len(rows):
+                if int(degree.sum()) != len(rows) or degree.min(initial=0) < 0:
                     raise DatasetError(f"{self.folder}: degrees and in-neighbours disagree")
                 degrees.append(degree.astype(np.int64, copy=False))
                 yield rows
@@ -152,8 +151,14 @@ class DatasetWriter:
         test: NDArray[np.integer[Any]],
     ) -> None:
         """Write the node ids of the three splits, each of any length, disjoint."""
+        named = np.zeros(self.spec.num_nodes, np.bool_)
         for split, ids in zip(SPLITS, (train, val, test), strict=True):
             self._write(f"{split}_ids", np.int64, (ids,))
+            before = np.count_nonzero(named)
+            named[ids] = True
+            if np.count_nonzero(named) != before + len(ids):
+                what = "names a node twice, or one of another split"
+                raise BadArrayError(self.folder, f"{split}_ids", what)
 
     def _write(
         self, array: str, dtype: DTypeLike, chunks: Iterable[NDArray[Any]], width: int | None = None
@@ -169,15 +174,10 @@ class DatasetWriter:
                         f"{self.folder}: {array} has rows of shape {chunk.shape[1:]}, expected "
                         f"{tail}"
                     )
-                if array == "indices" and len(chunk):  # a narrower dtype could hide a bad id
-                    low, high = int(chunk.min()), int(chunk.max())
-                    if low < 0 or high >= nodes:
-                        raise DatasetError(
-                            f"{self.folder}: indices hold {low} to {high}, no nodes of "
-                            f"0..{nodes - 1}"
-                        )
-                length += len(chunk)
-                file.write(np.ascontiguousarray(chunk, real).data)
+                values = np.ascontiguousarray(chunk, real)
+                self._check(array, values if array == "features" else chunk, length)
+                length += len(values)
+                file.write(values.data)
             file.seek(0)
             _write_header(file, array, real, (length, *tail))
         expected = {"indptr": nodes + 1, "labels": nodes, "features": nodes}.get(array, length)
@@ -185,22 +185,30 @@ class DatasetWriter:
             raise DatasetError(f"{self.folder}: {array} has length {length}, expected {expected}")
         self._files[array] = ArrayFile.of(array, real, (length, *tail))
 
+    def _check(self, array: str, values: NDArray[Any], start: int) -> None:
+        """Refuse a value that is no node or class, or not finite; ``start``: the first's place."""
+        low, high, what = 0, self.spec.num_nodes, "is no node"
+        if array == "labels":
+            low, high, what = -1, self.spec.num_classes, "is no class"
+        if array == "features":
+            bad, what = ~np.isfinite(values), "is not finite"
+        elif array == "indptr" or not len(values) or low <= values.min() <= values.max() < high:
+            return
+        else:
+            bad = (values < low) | (values >= high)
+        if bad.any():
+            first, *more = (int(place) for place in np.argwhere(bad)[0])
+            at = ", ".join(map(str, (start + first, *more)))
+            raise BadArrayError(self.folder, array, f"[{at}] = {values[first, *more]} {what}")
+
     def _complete(self) -> None:
-        """Check the written arrays and add the spec."""
+        """Add the spec, once every array has been written."""
         missing = [array for array in ARRAYS if array not in self._files]
         if missing:
             raise DatasetError(f"{self.folder}: never written: {', '.join(missing)}")
-        spec = dataclasses.replace(
-            self.spec,
-            num_edges=self._files["indices"].shape[0],
-            notes=(*self.spec.notes, *self._notes),
-        )
-        arrays = {array: map_array(self._staged, array, self._files[array]) for array in ARRAYS}
-        # Errors name the folder as the user knows it, not the hidden one.
-        data = GraphDataset(spec, self.folder, **arrays)
-        check_values(data, self._progress)
+        edges, notes = self._files["indices"].shape[0], (*self.spec.notes, *self._notes)
+        spec = dataclasses.replace(self.spec, num_edges=edges, notes=notes)
         write_spec(self._staged, spec, {array: self._files[array] for array in ARRAYS})
-        remember(self._staged)
         self._refuse_foreign()  # again: the folder may have appeared while writing
 
     def _refuse_foreign(self) -> None:

@@ -58,7 +58,7 @@ def count_sets(jobs: Sequence[Job], out: PartWriter) -> None:
 def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
     """Yield for each set the sizes of its minibatches and the rows of each path, as for JSON."""
     first, world = jobs[0], jobs[0].case.workload.gpus
-    workload, dataset = first.case.workload, open_dataset(first.dataset, check=False)
+    workload, dataset = first.case.workload, open_dataset(first.dataset)
     trace = first.trace if world == 1 else rank_trace(first.trace, rank)
     mine = replace(first, device="cpu", rank=rank if world > 1 else -1)
     epochs = Epochs(mine, dataset, Trace.open(trace))

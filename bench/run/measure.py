@@ -134,7 +134,7 @@ class Session:
 
     @cached_property
     def dataset(self) -> GraphDataset:
-        return open_dataset(self._job.dataset, check=False)
+        return open_dataset(self._job.dataset)
 
     @cached_property
     def epochs(self) -> Epochs:

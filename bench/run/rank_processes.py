@@ -87,7 +87,7 @@ def _measured(job: Job, out: PartWriter) -> str | None:
         return f"unsupported: {here} ranks on {cores} cores would only take turns"
     torch.set_num_threads(1)  # a team of OpenMP threads does not survive the forks: they would hang
     dataset, strategy = (
-        open_dataset(job.dataset, check=False),
+        open_dataset(job.dataset),
         build(job.case.strategy, job.case.params),
     )
     kind = table_kind(strategy, torch.device(job.device), job.case.workload.gpus)

@@ -107,7 +107,7 @@ class WordnetSource:
         relations = tuple(RELATIONS[kind] for kind in occur)
         spec = replace(spec, relations=relations)
         split = arrays["split"]
-        with DatasetWriter(folder, spec, progress) as writer:
+        with DatasetWriter(folder, spec) as writer:
             write_edges(writer, keys, kinds)
             writer.write_features(
                 gloss_features(arrays["word_counts"], arrays["word_slots"], progress)

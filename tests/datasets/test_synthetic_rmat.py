@@ -209,7 +209,7 @@ def test_two_makings_give_the_same_bytes(tmp_path):
     (products,) = (s for s in named_shapes() if s.name == "products-like")
     for folder in ("a", "b"):
         products.prepare(tmp_path / folder, 0.001, lambda *_: None)
-    for file in (tmp_path / "a").glob("[!c]*"):  # but for checked.json
+    for file in (tmp_path / "a").iterdir():
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes(), file.name
 
 
