@@ -18,9 +18,12 @@ from enum import IntEnum
 from importlib.util import find_spec
 from types import MappingProxyType
 
+import torch
+
 from gatherbench.bench.probe.rig import Observation, Rig
 from gatherbench.bench.read.points import Point
 from gatherbench.kernels.cuda_calls import HOW_TO_INSTALL
+from gatherbench.kernels.managed_memory import managed_refusal
 from gatherbench.reason import Reason, unsupported
 
 
@@ -30,7 +33,10 @@ class Scope(IntEnum):
     MINUTE, PROFILE, NAMED = range(3)
 
 
-Points = Callable[[Rig, Scope], Sequence[Point]]
+MINUTE, PROFILE, NAMED = Scope
+#: What the cases of a GPU need: nothing more, kernels of ours, managed memory too.
+GPU, KERNEL, MANAGED = ("gpu",), ("gpu", "compiler"), ("gpu", "compiler", "managed")
+Points = Callable[[str, Rig, Scope], Sequence[Point]]
 Run = Callable[[Rig, Point], Observation]
 
 
@@ -42,7 +48,7 @@ class Case:
         unit, what: the unit of the amount that is timed or counted, and a description of it.
         needs: the names in :data:`NEEDS` of what the case requires.
         scope: the smallest that includes the case; ``NAMED``: only when it is named.
-        points: gives the points to measure; :func:`case`'s default is one without parameters.
+        make_points: gives the points to measure, from the case's name.
         run: measures a point once; all preparation is complete before it starts timing.
     """
 
@@ -51,13 +57,16 @@ class Case:
     what: str
     needs: tuple[str, ...]
     scope: Scope
-    points: Points
+    make_points: Points
     run: Run
+
+    def points(self, rig: Rig, scope: Scope) -> Sequence[Point]:
+        """Return the points that a probe of this scope measures."""
+        return self.make_points(self.name, rig, scope)
 
     def missing(self) -> dict[str, Reason]:
         """Return what the case needs and this machine lacks, with the reasons."""
-        found = {need: NEEDS[need]() for need in self.needs}
-        return {need: why for need, why in found.items() if why is not None}
+        return {need: why for need in self.needs if (why := NEEDS[need]()) is not None}
 
 
 _CASES: dict[str, Case] = {}
@@ -66,18 +75,16 @@ _CASES: dict[str, Case] = {}
 def case(
     unit: str,
     what: str,
-    *,
     needs: tuple[str, ...] = (),
-    scope: Scope = Scope.NAMED,
-    points: Points | None = None,
+    scope: Scope = NAMED,
+    points: Points = lambda name, rig, scope: [Point(name)],
     name: str = "",
 ) -> Callable[[Run], Run]:
     """Register a function as a case, under its name or under ``name``; see :class:`Case`."""
 
     def keep(run: Run) -> Run:
         own = name or run.__name__
-        of = points or (lambda rig, scope: [Point(own)])
-        _CASES[own] = Case(own, unit, what, needs, scope, of, run)
+        _CASES[own] = Case(own, unit, what, needs, scope, points, run)
         return run
 
     return keep
@@ -91,8 +98,6 @@ def every_case() -> Mapping[str, Case]:
 
 
 def _gpu() -> Reason | None:
-    import torch
-
     if torch.cuda.is_available():
         return None
     cause = f"torch {torch.__version__} sees no CUDA GPU"
@@ -100,25 +105,18 @@ def _gpu() -> Reason | None:
 
 
 def _compiler() -> Reason | None:
-    why = "no NVRTC (cuda-core): kernels cannot be compiled on this machine"
-    return None if _has("cuda.core") else Reason("not_installed", why, HOW_TO_INSTALL)
-
-
-def _has(module: str) -> bool:
     try:
-        return find_spec(module) is not None
-    except ImportError:
-        return False
+        if find_spec("cuda.core") is not None:
+            return None
+    except ImportError:  # no package "cuda"
+        pass
+    why = "no NVRTC (cuda-core): kernels cannot be compiled on this machine"
+    return Reason("not_installed", why, HOW_TO_INSTALL)
 
 
 def _managed() -> Reason | None:
-    if _gpu() is not None:
-        return None  # the need "gpu" gives the reason
-    import torch
-
-    from gatherbench.kernels.managed_memory import managed_refusal
-
-    return managed_refusal(torch.cuda.current_device())
+    # Without a GPU the need "gpu" gives the reason.
+    return None if _gpu() else managed_refusal(torch.cuda.current_device())
 
 
 def _ncu() -> Reason | None:

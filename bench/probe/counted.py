@@ -10,11 +10,10 @@ import csv
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 
 import torch
 
-from gatherbench.bench.probe.case import Scope, case, ncu_program
+from gatherbench.bench.probe.case import KERNEL, NAMED, Scope, case, ncu_program
 from gatherbench.bench.probe.gathers import gathering
 from gatherbench.bench.probe.rig import GIB, Observation, RefusedError, Rig
 from gatherbench.bench.read.points import Point
@@ -99,19 +98,16 @@ def counts(counter: str) -> dict[tuple[str, int], float | None]:
     return dict(zip(launches(), found, strict=True))
 
 
-def _points(rig: Rig, scope: Scope) -> Sequence[Point]:
+def _points(name: str, rig: Rig, scope: Scope) -> list[Point]:
     return [
-        Point(name, width, SPAN_BYTES, policy=policy, order="given")
+        Point(quantity, width, SPAN_BYTES, policy=policy, order="given")
         for policy, width in launches()
-        for name in (*EXPECTED, *COUNTERS)
+        for quantity in (*EXPECTED, *COUNTERS)
     ]
 
 
 @case(
-    "1",
-    "requests and sectors of gathers: expected, and counted by the GPU",
-    needs=("gpu", "compiler", "ncu"),
-    points=_points,
+    "1", "requests of gathers: expected, and counted by the GPU", (*KERNEL, "ncu"), NAMED, _points
 )
 def requests(rig: Rig, point: Point) -> Observation:
     width = point.row_bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatherbench.bench.probe.case import Points, Scope, case
+from gatherbench.bench.probe.case import GPU, KERNEL, MANAGED, MINUTE, NAMED, Scope, case
 from gatherbench.bench.probe.host import ROW_BYTES
 from gatherbench.bench.probe.rig import (
     GIB,
@@ -51,9 +51,16 @@ _CHECKED = 4099
 Kernel = Callable[[Tensor, Tensor], Tensor]
 
 
+def stride_of(point: Point) -> int:
+    """Return the bytes from row to row in the layout of the point's policy."""
+    policy, width = POLICIES.get(point.policy), point.row_bytes
+    return width if policy is None else policy.row_stride(width)
+
+
 def num_ids(point: Point) -> int:
     """Return the number of rows of one gather; all are distinct."""
-    return min(MAX_IDS, rows_of(point), max(1, READ_BYTES // point.row_bytes))
+    rows = point.span_bytes // stride_of(point)
+    return min(MAX_IDS, rows, max(1, READ_BYTES // point.row_bytes))
 
 
 def draw(count: int, rows: int, generator: torch.Generator) -> Tensor:
@@ -69,24 +76,15 @@ def draw(count: int, rows: int, generator: torch.Generator) -> Tensor:
     return ids[torch.randperm(count, generator=generator, device=device)]
 
 
-def _generator(device: torch.device) -> torch.Generator:
-    return torch.Generator(device).manual_seed(0)
-
-
 def measure(rig: Rig, memory: Memory, point: Point) -> Observation:
     """Time one gather; its ids are drawn and ordered before the timing starts."""
-    if point.span_bytes > memory.bytes.numel():
-        size = memory.bytes.numel() >> 20
-        raise RefusedError(f"no_memory: there are {size} MiB of {memory.kind} memory")
-    rig.once(check, rig, memory, dataclasses.replace(point, span_bytes=0, grid_percent=0))
-    ids = draw(num_ids(point), rows_of(point), rig.once(_generator, rig.device))
+    size = memory.bytes.numel()
+    if point.span_bytes > size:
+        raise RefusedError(f"no_memory: there are {size >> 20} MiB of {memory.kind} memory")
+    rig.once(check, rig, memory, dataclasses.replace(point, span_bytes=size, grid_percent=0))
+    rows = point.span_bytes // stride_of(point)
+    ids = draw(num_ids(point), rows, rig.once(torch.Generator, rig.device))
     return rig.timed(len(ids) * point.row_bytes, gathering(rig, memory.address, point, ids))
-
-
-def rows_of(point: Point) -> int:
-    """Return the number of rows of the table in the layout of the point's policy."""
-    policy, width = POLICIES.get(point.policy), point.row_bytes
-    return point.span_bytes // (width if policy is None else policy.row_stride(width))
 
 
 def check(rig: Rig, memory: Memory, point: Point) -> None:
@@ -95,34 +93,28 @@ def check(rig: Rig, memory: Memory, point: Point) -> None:
     Raises:
         WrongRowsError: the rows differ, or the launch is refused.
     """
-    held = memory.bytes
-    point = dataclasses.replace(point, span_bytes=held.numel())
-    rows, width = rows_of(point), point.row_bytes
-    stride = POLICIES[point.policy].row_stride(width) if point.policy in POLICIES else width
-    ids = draw(min(_CHECKED, rows), rows, rig.once(_generator, rig.device))
-    wanted = held[: rows * stride].view(rows, stride)[ids.cpu(), :width]
+    width, stride = point.row_bytes, stride_of(point)
+    rows = point.span_bytes // stride
+    ids = draw(min(_CHECKED, rows), rows, rig.once(torch.Generator, rig.device))
+    wanted = memory.bytes[: rows * stride].view(rows, stride)[ids.cpu(), :width]
     what = f"wrong rows of {width} B of {memory.kind} memory by {point.policy}, {point.order}"
     try:
         rig.out[: len(ids) * width].zero_()
-        got = (
-            gathering(rig, memory.address, point, ids)()
-            .view(torch.uint8)
-            .view(len(ids), width)
-            .cpu()
-        )
+        found = gathering(rig, memory.address, point, ids)().view(torch.uint8).cpu()
     except (RuntimeError, ValueError) as error:
         torch.cuda.synchronize(rig.device)  # raises if CUDA's context is lost
         raise WrongRowsError(f"{what}: {error}") from error
-    if not torch.equal(got, wanted):
+    if not torch.equal(found.view(len(ids), width), wanted):
         raise WrongRowsError(what)
 
 
 def gathering(rig: Rig, address: int, point: Point, ids: Tensor) -> Callable[[], Tensor]:
     """Return a function that launches a gather of ``ids`` and returns the rows."""
-    width, rows = point.row_bytes, rows_of(point)
+    width, stride = point.row_bytes, stride_of(point)
+    rows = point.span_bytes // stride
     if point.policy not in POLICIES:
-        table = seen_by_torch(address, (rows, width // 4), ids.device)
-        return functools.partial(rig.once(kernels, rig)[point.policy], table, ids)
+        seen = seen_by_torch(address, (rows, width // 4), ids.device)
+        return functools.partial(rig.once(kernels, rig)[point.policy], seen, ids)
     order = read_order(ids, point.order)
     out = rig.out[: len(ids) * width].view(-1, width)
     item = min(4, width & -width)
@@ -130,66 +122,40 @@ def gathering(rig: Rig, address: int, point: Point, ids: Tensor) -> Callable[[],
     if point.grid_percent:
         blocks = blocks_of(point.grid_percent, grid.block_threads, ids.device)
         grid = dataclasses.replace(grid, max_blocks=blocks)
-    far = Table(address, rows, width, POLICIES[point.policy].row_stride(width))
-    into = out
-    if order.expand is not None:
-        into = torch.empty((len(order.ids), width), dtype=torch.uint8, device=ids.device)
+    table = Table(address, rows, width, stride)
 
     def work() -> Tensor:
-        gather_into(into, far, order.ids, grid, order.out_rows)
-        if order.expand is not None:
-            near = Table(into.data_ptr(), len(into), width, width)
-            copy = policy_point("unaligned", width, item, 0, out.data_ptr() % 16, 8)
-            gather_into(out, near, order.expand, copy)
+        gather_into(out, table, order.ids, grid, order.out_rows)
         return out
 
     return work
 
 
-def _own(rig: Rig, name: str, scope: Scope) -> list[Point]:
+def _own(name: str, rig: Rig, scope: Scope) -> list[Point]:
     """Return points for the best policy on its default grid: random rows, every table size."""
     return [Point(name, w, s, 0, 0, OUR_BEST, "given") for s in rig.spans for w in ROW_BYTES]
 
 
-def _policies(rig: Rig, scope: Scope) -> list[Point]:
+def _policies(name: str, rig: Rig, scope: Scope) -> list[Point]:
     """Return points for every policy; only gatherbench's own vary in grid and order."""
     points = []
     for span, width, policy in product(rig.spans, POLICY_ROW_BYTES, POLICIES.values()):
-        orders, caps = ["given", "sorted", "unique"][: 2 + (policy.name == OUR_BEST)], CAPS
+        variants = [*product(("given", "sorted"), CAPS)]
         if policy.system != "gatherbench":
-            orders, caps = [policy.order_of(width)], CAPS[:1]
+            variants = [(policy.order_of(width), CAPS[0])]
         points += [
-            Point("gpu_gather", width, span, 0, cap, policy.name, order)
-            for order, cap in product(orders, caps)
+            Point("gpu_gather", width, span, 0, cap, policy.name, order) for order, cap in variants
         ]
     return points
 
 
-@case(
-    "B",
-    "bytes of random rows of registered memory, read by the GPU",
-    needs=("gpu", "compiler"),
-    scope=Scope.MINUTE,
-    points=lambda rig, scope: _own(rig, "gpu_gather", scope),
-)
-@case(
-    "B",
-    "the same by every launch policy, order of ids and grid",
-    needs=("gpu", "compiler"),
-    points=_policies,
-    name="gpu_policies",
-)
+@case("B", "bytes of random rows of registered memory, read by the GPU", KERNEL, MINUTE, _own)
+@case("B", "the same by every policy, order and grid", KERNEL, NAMED, _policies, "gpu_policies")
 def gpu_gather(rig: Rig, point: Point) -> Observation:
     return measure(rig, rig.registered, point)
 
 
-@case(
-    "B",
-    "the same of managed memory that stays on the host",
-    needs=("gpu", "compiler", "managed"),
-    scope=Scope.MINUTE,
-    points=lambda rig, scope: _own(rig, "managed_gather", scope),
-)
+@case("B", "the same of managed memory that stays on the host", MANAGED, MINUTE, _own)
 def managed_gather(rig: Rig, point: Point) -> Observation:
     return measure(rig, rig.managed, point)
 
@@ -223,31 +189,25 @@ def seen_by_torch(address: int, shape: tuple[int, int], device: torch.device) ->
     return found
 
 
-def _foreign(name: str) -> Points:
-    def points(rig: Rig, scope: Scope) -> Sequence[Point]:
-        spans = [span for span in FOREIGN_SPANS if span <= rig.spans[-1]]
-        return [
-            Point(name, width, span, policy=kernel, order="its own")
-            for span, width, kernel in product(spans, ROW_BYTES, rig.once(kernels, rig))
-        ]
-
-    return points
+def _foreign(name: str, rig: Rig, scope: Scope) -> list[Point]:
+    spans = [span for span in FOREIGN_SPANS if span <= rig.spans[-1]]
+    return [
+        Point(name, width, span, policy=kernel, order="its own")
+        for span, width, kernel in product(spans, ROW_BYTES, rig.once(kernels, rig))
+    ]
 
 
-for _kind in ("registered", "managed"):
-    case(
-        "B",
-        f"random rows of {_kind} memory, by torch.index_select and WholeGraph's kernel",
-        needs=("gpu", *(("managed",) if _kind == "managed" else ())),
-        points=_foreign(f"foreign_{_kind}"),
-        name=f"foreign_{_kind}",
-    )(lambda rig, point: measure(rig, getattr(rig, point.case.removeprefix("foreign_")), point))
+@case("B", "random rows of registered memory, by torch and WholeGraph", GPU, NAMED, _foreign)
+def foreign_registered(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.registered, point)
+
+
+@case("B", "the same of managed memory", ("gpu", "managed"), NAMED, _foreign)
+def foreign_managed(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.managed, point)
 
 
 # ---- managed memory with split pages -----------------------------------------------------------
-
-#: The size of a piece of memory that has one advice, bytes.
-SPLITS = {"split_64k": 64 << 10, "split_4k": 4 << 10}
 
 
 def split(rig: Rig, piece: int) -> Memory:
@@ -255,21 +215,23 @@ def split(rig: Rig, piece: int) -> Memory:
     memory = rig.managed_table(SPLIT_BYTES)
     fill(memory.bytes)
     place: Any = runtime().cudaMemLocation()
-    kinds = runtime().cudaMemLocationType
-    place.type, place.id = kinds.cudaMemLocationTypeDevice, (rig.device and rig.device.index) or 0
+    place.type = runtime().cudaMemLocationType.cudaMemLocationTypeDevice
+    place.id = (rig.device and rig.device.index) or 0
     advice = runtime().cudaMemoryAdvise.cudaMemAdviseUnsetAccessedBy
     for begin in range(0, SPLIT_BYTES, 2 * piece):
         call_runtime("cudaMemAdvise", memory.address + begin, piece, advice, place)
     return memory
 
 
-for _name, _piece in SPLITS.items():
-    case(
-        "B",
-        f"random rows of managed memory in pages of {_piece >> 10} KiB",
-        needs=("gpu", "compiler", "managed"),
-        points=lambda rig, scope, name=_name: [  # type: ignore[misc]
-            Point(name, width, SPLIT_BYTES, 0, 0, OUR_BEST, "given") for width in ROW_BYTES
-        ],
-        name=_name,
-    )(lambda rig, point: measure(rig, rig.once(split, rig, SPLITS[point.case]), point))
+def _split_points(name: str, rig: Rig, scope: Scope) -> list[Point]:
+    return [Point(name, width, SPLIT_BYTES, 0, 0, OUR_BEST, "given") for width in ROW_BYTES]
+
+
+@case("B", "rows of managed memory in pages of 64 KiB", MANAGED, NAMED, _split_points)
+def split_64k(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.once(split, rig, 64 << 10), point)
+
+
+@case("B", "rows of managed memory in pages of 4 KiB", MANAGED, NAMED, _split_points)
+def split_4k(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.once(split, rig, 4 << 10), point)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from collections.abc import Callable
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gatherbench.bench.probe.case import Scope, case
+from gatherbench.bench.probe.case import GPU, KERNEL, MINUTE, PROFILE, Scope, case
 from gatherbench.bench.probe.gathers import OUR_BEST, gathering
 from gatherbench.bench.probe.host import USUAL_ROW_BYTES
 from gatherbench.bench.probe.rig import GIB, Observation, ProbeError, Rig
@@ -24,16 +25,10 @@ if TYPE_CHECKING:
     from gatherbench.bench.sampling.device_sampler import DeviceSampler
     from gatherbench.bench.sampling.minibatch import MiniBatch
 
-GPU, KERNEL = ("gpu",), ("gpu", "compiler")
-PROFILE = Scope.PROFILE
 ROOF_BYTES = GIB
 #: Blocks per hundred multiprocessors that the read roof tries: from as few in flight as in the
 #: smallest gathers (too many can slow reads down) to more than fit at once.
 ROOF_BLOCKS, _ROOF_THREADS = (10, 25, 50, 100, 200, 400, 800), 512
-#: Argument types of the roof's kernel (begin, 16-byte words, sink), and of the pointer chase's
-#: (table, start, hops, end).
-_ROOF_KINDS = (ctypes.c_void_p, ctypes.c_longlong, ctypes.c_void_p)
-_CHASE_KINDS = (ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int, ctypes.c_void_p)
 #: The most places of a ring: at one cache line each, they exceed a GPU's caches.
 RING_PLACES, HOPS = 1 << 20, 10_000
 #: Rows of the gather into fresh memory (an ordinary minibatch), and of the gather that is launched.
@@ -43,7 +38,7 @@ MATMUL_SIZE = 8192
 CHAIN, STEPS = 100, 5
 
 
-@case("B", "bytes of page-locked memory, copied by the copy engine", needs=GPU, scope=Scope.MINUTE)
+@case("B", "bytes of page-locked memory, copied by the copy engine", GPU, MINUTE)
 def copy_to_device(rig: Rig, point: Point) -> Observation:
     table = rig.registered.bytes
     size = min(ROOF_BYTES, table.numel())
@@ -51,7 +46,7 @@ def copy_to_device(rig: Rig, point: Point) -> Observation:
     return rig.timed(size, lambda: target.copy_(source, non_blocking=True))
 
 
-@case("B", "bytes of rows gathered into fresh memory and copied", needs=GPU, scope=PROFILE)
+@case("B", "bytes of rows gathered into fresh memory and copied", GPU, PROFILE)
 def copy_pageable(rig: Rig, point: Point) -> Observation:
     """Time the paper's baseline: a gather by the processor into fresh memory, and its copy."""
     table = rig.table.view(torch.float32).view(-1, USUAL_ROW_BYTES // 4)
@@ -59,36 +54,32 @@ def copy_pageable(rig: Rig, point: Point) -> Observation:
     return rig.clocked(len(ids) * USUAL_ROW_BYTES, lambda: table[ids].to(rig.device))
 
 
-def _roofs(rig: Rig, scope: Scope) -> list[Point]:
-    spans = rig.spans if scope > Scope.MINUTE else rig.spans[-1:]
-    return [Point("sm_read", 0, s, grid_percent=b) for s, b in product(spans, ROOF_BLOCKS)]
+def _roofs(name: str, rig: Rig, scope: Scope) -> list[Point]:
+    spans = rig.spans if scope > MINUTE else rig.spans[-1:]
+    return [Point(name, 0, s, grid_percent=b) for s, b in product(spans, ROOF_BLOCKS)]
 
 
-@case(
-    "B",
-    "contiguous bytes of registered memory, read by the GPU",
-    needs=KERNEL,
-    scope=Scope.MINUTE,
-    points=_roofs,
-)
+@case("B", "contiguous bytes of registered memory, read by the GPU", KERNEL, MINUTE, _roofs)
 def sm_read(rig: Rig, point: Point) -> Observation:
     size = min(ROOF_BYTES, point.span_bytes)
     chip = torch.cuda.get_device_properties(rig.device)
     blocks = max(1, point.grid_percent * chip.multi_processor_count // 100)
     begin = rig.piece(rig.registered.bytes[: point.span_bytes], size).storage_offset()
     begin -= rig.registered.bytes.storage_offset()
+    kinds = ctypes.c_void_p, ctypes.c_longlong, ctypes.c_void_p  # begin, 16-byte words, sink
     values = rig.registered.address + begin, size // 16, 0
-    return _launched(rig, size, "read_roof.cu", blocks, _ROOF_THREADS, values, _ROOF_KINDS)
+    kernel = _kernel(rig, "read_roof.cu", "read_kernel", blocks, _ROOF_THREADS, kinds)
+    return rig.timed(size, lambda: kernel(values))
 
 
-def _launched(
-    rig: Rig, amount: float, file: str, blocks: int, threads: int, values: Any, kinds: Any
-) -> Observation:
-    name = {"read_roof.cu": "read_kernel", "pointer_chase.cu": "chase_kernel"}[file]
-    assert rig.device is not None
+def _kernel(
+    rig: Rig, file: str, name: str, blocks: int, threads: int, kinds: tuple[Any, ...]
+) -> Callable[[Any], None]:
+    """Return a function that launches a kernel with values of these types."""
     device = rig.device
+    assert device is not None
     kernel, block = load_from(file, name, architecture(device)), (threads, 1)
-    return rig.timed(amount, lambda: launch_kernel(kernel, blocks, block, values, kinds, device))
+    return lambda values: launch_kernel(kernel, blocks, block, values, kinds, device)
 
 
 class Ring:
@@ -124,14 +115,15 @@ class Ring:
             raise ProbeError(f"the pointer chase ended at word {end}, not at {self.start}")
 
 
-@case("1", "dependent loads from host memory by one thread of the GPU", needs=KERNEL, scope=PROFILE)
+@case("1", "dependent loads from host memory by one thread of the GPU", KERNEL, PROFILE)
 def round_trip(rig: Rig, point: Point) -> Observation:
     """Chase pointers through the smallest table, where address translation costs little."""
-    memory = rig.registered
     ring = rig.once(_ring, rig)
     end = torch.zeros(1, dtype=torch.int64, device=rig.device)
-    values = memory.address, ring.start, HOPS, end.data_ptr()
-    seen = _launched(rig, HOPS, "pointer_chase.cu", 1, 1, values, _CHASE_KINDS)
+    kinds = ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int, ctypes.c_void_p
+    values = rig.registered.address, ring.start, HOPS, end.data_ptr()
+    kernel = _kernel(rig, "pointer_chase.cu", "chase_kernel", 1, 1, kinds)
+    seen = rig.timed(HOPS, lambda: kernel(values))
     ring.walked(HOPS, int(end))
     return seen
 
@@ -140,13 +132,13 @@ def _ring(rig: Rig) -> Ring:
     return Ring(rig.table.view(torch.int64), rig.spans[0], rig.random)
 
 
-@case("B", "bytes copied within GPU memory: each is read and written", needs=GPU, scope=PROFILE)
+@case("B", "bytes copied within GPU memory: each is read and written", GPU, PROFILE)
 def gpu_copy(rig: Rig, point: Point) -> Observation:
     half = rig.out.numel() // 2
     return rig.timed(half, lambda: rig.out[half:].copy_(rig.out[:half]))
 
 
-@case("1", "float32 operations of a product of matrices", needs=GPU, scope=PROFILE)
+@case("1", "float32 operations of a product of matrices", GPU, PROFILE)
 def gpu_matmul(rig: Rig, point: Point) -> Observation:
     left, right, product = rig.once(_matrices, rig)
     return rig.timed(2 * len(left) ** 3, lambda: torch.mm(left, right, out=product))
@@ -159,7 +151,7 @@ def _matrices(rig: Rig) -> list[Tensor]:
 # ---- launching ---------------------------------------------------------------------------------
 
 
-@case("1", "operations of a small chain, issued to the GPU", needs=GPU, scope=PROFILE)
+@case("1", "operations of a small chain, issued to the GPU", GPU, PROFILE)
 def gpu_launch(rig: Rig, point: Point) -> Observation:
     x = torch.ones(64, device=rig.device, requires_grad=True)
 
@@ -172,7 +164,7 @@ def gpu_launch(rig: Rig, point: Point) -> Observation:
     return rig.clocked(2 * CHAIN, step)
 
 
-@case("1", "operations of a training step, issued", needs=GPU, scope=PROFILE)
+@case("1", "operations of a training step, issued", GPU, PROFILE)
 def gpu_issue(rig: Rig, point: Point) -> Observation:
     issued, minibatch, launches = rig.once(training, rig)
     return rig.clocked(STEPS * launches, lambda: [issued.step(*minibatch) for _ in range(STEPS)])
@@ -197,7 +189,7 @@ def training(rig: Rig) -> tuple[Trainer, tuple[Tensor, MiniBatch], float]:
     return issued, (x, batch), cost.launches
 
 
-@case("1", "layers of small minibatches, drawn by the GPU", needs=GPU, scope=PROFILE)
+@case("1", "layers of small minibatches, drawn by the GPU", GPU, PROFILE)
 def gpu_draw(rig: Rig, point: Point) -> Observation:
     sampler, seeds = rig.once(_sampler, rig)
     begun = deque(sampler.begin(seeds, seed) for seed in range(2))  # as the training loop does
@@ -220,7 +212,7 @@ def _sampler(rig: Rig) -> tuple[DeviceSampler, Tensor]:
     return DeviceSampler(indptr, indices, (2, 2, 2), rig.device), torch.arange(16)
 
 
-@case("1", "minibatches of ids handed to the GPU and launched", needs=KERNEL, scope=PROFILE)
+@case("1", "minibatches of ids handed to the GPU and launched", KERNEL, PROFILE)
 def gpu_submit(rig: Rig, point: Point) -> Observation:
     size = rig.table.numel()
     of = Point("gpu_gather", USUAL_ROW_BYTES, size, 0, 0, OUR_BEST, "given")

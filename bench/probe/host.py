@@ -9,9 +9,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from typing import BinaryIO
@@ -22,7 +20,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from gatherbench.bench.meters.disk_counters import DiskMeter
-from gatherbench.bench.probe.case import Points, Scope, case
+from gatherbench.bench.probe.case import MINUTE, PROFILE, Scope, case
 from gatherbench.bench.probe.rig import (
     CLOCK,
     GIB,
@@ -60,27 +58,19 @@ def thread_counts(cores: int) -> list[int]:
     return sorted({*(1 << k for k in range(cores.bit_length()) if 1 << k <= cores), cores})
 
 
-def _by_threads(name: str) -> Points:
-    def points(rig: Rig, scope: Scope) -> list[Point]:
-        counts = [rig.cores] if scope == Scope.MINUTE else thread_counts(rig.cores)
-        return [Point(name, 0, rig.table.numel(), count) for count in counts]
-
-    return points
+def _by_threads(name: str, rig: Rig, scope: Scope) -> list[Point]:
+    counts = [rig.cores] if scope == MINUTE else thread_counts(rig.cores)
+    return [Point(name, 0, rig.table.numel(), count) for count in counts]
 
 
-@case(
-    "B",
-    "bytes copied by the processor: each is read and written",
-    scope=Scope.MINUTE,
-    points=_by_threads("host_copy"),
-)
+@case("B", "bytes copied by the processor: each is read and written", (), MINUTE, _by_threads)
 def host_copy(rig: Rig, point: Point) -> Observation:
     out = rig.once(_out)
     piece, gather = rig.piece(rig.table, out.numel()), rig.once(HostGather, point.threads)
     return rig.clocked(out.numel(), lambda: gather.copy(piece, out))
 
 
-@case("B", "bytes read by the processor", scope=Scope.MINUTE, points=_by_threads("host_read"))
+@case("B", "bytes read by the processor", (), MINUTE, _by_threads)
 def host_read(rig: Rig, point: Point) -> Observation:
     piece = rig.piece(rig.table, COPY_BYTES).view(torch.int64).numpy()
     parts = np.array_split(piece, point.threads)
@@ -97,20 +87,18 @@ def fold_words(words: NDArray[np.int64]) -> np.int64:
     return folded
 
 
-def _gathers(rig: Rig, scope: Scope) -> list[Point]:
+def _gathers(name: str, rig: Rig, scope: Scope) -> list[Point]:
     """Return points over every table size; a profile adds widths and threads on the largest."""
     spans, cores = rig.spans, rig.cores
-    found = [Point("host_gather", w, s, cores) for s, w in product(spans, ROW_BYTES)]
-    if scope > Scope.MINUTE:
-        found += [Point("host_gather", w, spans[-1], cores) for w in PROFILE_ROW_BYTES]
+    found = [Point(name, w, s, cores) for s, w in product(spans, ROW_BYTES)]
+    if scope > MINUTE:
+        found += [Point(name, w, spans[-1], cores) for w in PROFILE_ROW_BYTES]
         counts = thread_counts(cores)
-        found += [Point("host_gather", USUAL_ROW_BYTES, spans[-1], count) for count in counts]
+        found += [Point(name, USUAL_ROW_BYTES, spans[-1], count) for count in counts]
     return list(dict.fromkeys(found))
 
 
-@case(
-    "B", "bytes of rows gathered by the processor into memory", scope=Scope.MINUTE, points=_gathers
-)
+@case("B", "bytes of rows gathered by the processor into memory", (), MINUTE, _gathers)
 def host_gather(rig: Rig, point: Point) -> Observation:
     width = point.row_bytes
     rows = rig.table[: point.span_bytes // width * width].view(-1, width)
@@ -126,12 +114,11 @@ def host_gather(rig: Rig, point: Point) -> Observation:
     return seen
 
 
-@case(
-    "1",
-    "edges of minibatches sampled by the processor",
-    scope=Scope.PROFILE,
-    points=lambda rig, scope: [Point("host_sample", threads=n) for n in thread_counts(rig.cores)],
-)
+def _samplers(name: str, rig: Rig, scope: Scope) -> list[Point]:
+    return [Point(name, threads=count) for count in thread_counts(rig.cores)]
+
+
+@case("1", "edges of minibatches sampled by the processor", (), PROFILE, _samplers)
 def host_sample(rig: Rig, point: Point) -> Observation:
     graph = rig.once(rmat_graph, NODES, EDGES)
     sampler = rig.once(_sampler, rig, point.threads)
@@ -164,7 +151,7 @@ _BATCH, _SECONDS = 8, 0.05
 _CHUNK = 16 * MIB
 
 
-class DiskFile(ExitStack):
+class DiskFile:
     """A nameless file in ``folder``: it disappears when the process ends, even after a crash.
 
     Its blocks all differ, so a wrong block is noticed and compression gains nothing. A virtual disk
@@ -175,30 +162,27 @@ class DiskFile(ExitStack):
     """
 
     def __init__(self, rig: Rig) -> None:
-        super().__init__()
         if rig.folder is None:
             raise RefusedError("not_applicable: no disk is timed (--disk none)")
         self._random, folder = np.random.default_rng(0), rig.folder
         try:
             self.size = file_bytes(folder)
             rig.say(f"writes {self.size / GIB:g} GiB into {folder}, which are gone afterwards")
-            file = self.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
+            file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+            rig.callback(file.close)
             self._path = Path(f"/proc/self/fd/{file.fileno()}")
             self._write(file)
             meter = DiskMeter(folder)
             meter.begin()
-            read = (
-                self.measure(rig, Point("disk_random", READ_BYTES, threads=8)).amount * READ_BYTES
-            )
+            blocks = self.measure(rig, Point("disk_random", READ_BYTES, threads=8)).amount
             counted = meter.end()["disk_read_process"]
         except OSError as error:
-            self.close()
             raise RefusedError(f"unsupported: {folder}: {error.strerror or error}") from error
-        if isinstance(counted, float) and counted < read / 2:
-            self.close()
+        if isinstance(counted, float) and counted < blocks * READ_BYTES / 2:
             raise RefusedError(
-                f"unsupported: {folder}: {read:.0f} bytes were read, {counted:.0f} of them from a"
-                " disk: this is memory, or the network; name a folder of a disk with --disk"
+                f"unsupported: {folder}: {blocks * READ_BYTES:.0f} bytes were read,"
+                f" {counted:.0f} of them from a disk: this is memory, or the network; name a folder"
+                " of a disk with --disk"
             )
 
     def _write(self, file: BinaryIO) -> None:
@@ -254,21 +238,20 @@ def file_bytes(folder: Path) -> int:
     return size
 
 
-def _random(rig: Rig, scope: Scope) -> Sequence[Point]:
-    return [Point("disk_random", READ_BYTES, threads=depth) for depth in DEPTHS]
+def _random(name: str, rig: Rig, scope: Scope) -> list[Point]:
+    return [Point(name, READ_BYTES, threads=depth) for depth in DEPTHS]
 
 
-@case("1", "blocks of a file read in random order", scope=Scope.MINUTE, points=_random)
+def _long(name: str, rig: Rig, scope: Scope) -> list[Point]:
+    return [Point(name, LONG_READ_BYTES, threads=LONG_DEPTH)]
+
+
+@case("1", "blocks of a file read in random order", (), MINUTE, _random)
 def disk_random(rig: Rig, point: Point) -> Observation:
     return rig.once(DiskFile, rig).measure(rig, point)
 
 
-@case(
-    "B",
-    "bytes of a file, read one behind the other",
-    scope=Scope.MINUTE,
-    points=lambda rig, scope: [Point("disk_sequential", LONG_READ_BYTES, threads=LONG_DEPTH)],
-)
+@case("B", "bytes of a file, read one behind the other", (), MINUTE, _long)
 def disk_sequential(rig: Rig, point: Point) -> Observation:
     read = rig.once(DiskFile, rig).measure(rig, point)
     return read._replace(amount=read.amount * point.row_bytes)

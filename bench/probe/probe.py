@@ -7,6 +7,7 @@ probe.png    GB/s of random rows over the size of the table
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -28,7 +29,6 @@ from gatherbench.bench.probe.rig import (
     Rig,
     append_row,
     ends_within,
-    visit,
     writing,
 )
 from gatherbench.bench.probe.table import draw, medians, sent
@@ -129,48 +129,44 @@ def probe(
     scope = Scope.NAMED if names else scope
     usual = PROFILE_BUDGET_S if gpu and scope == Scope.PROFILE else BUDGET_S
     end = began + (budget_s or usual) - CLOSING_S
-    cases = chosen(names, scope)
-    facts = ask(gpu)
+    cases, facts = chosen(names, scope), ask(gpu)
     folder = out or Path("probe") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{facts.machine}"
     rows = folder / "rows.csv"
     if rows.exists():
         raise ProbeError(f"{rows} is there, and nothing is overwritten: name another folder: --out")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+
+    def add(
+        one: Case, point: Point, number: int, seen: Observation | None, reason: str = ""
+    ) -> None:
+        amount, seconds, source = seen or (None, None, "")
+        append_row(rows, PointRow(point, number, amount, one.unit, seconds, source, reason))
+        if reason:
+            say(f"left out: {point.case} {point.policy} {point.row_bytes or ''}: {reason}")
+
     with ExitStack() as stack:
         limit = 3600.0 if rounds else end - began + CLOSING_S + LATE_S
         stack.enter_context(ends_within(limit))
         rig = stack.enter_context(Rig(gpu, disk, say))
         of: dict[Point, Case] = {}
-
-        def add(
-            point: Point, number: int, seen: Observation | None = None, reason: str = ""
-        ) -> None:
-            amount, seconds, source = seen or (None, None, "")
-            unit = of[point].unit
-            append_row(rows, PointRow(point, number, amount, unit, seconds, source, reason))
-            if reason:
-                say(f"left out: {point.case} {point.policy} {point.row_bytes or ''}: {reason}")
-
         for one in cases:
-            lacking = one.missing() if gpu or "gpu" not in one.needs else {"gpu": NEEDS["gpu"]()}
+            lacking = [str(why) for why in one.missing().values()]
+            if not gpu and "gpu" in one.needs:
+                lacking = [str(NEEDS["gpu"]() or "not asked for: --device cpu")]
             try:
                 if lacking:
-                    raise RefusedError(
-                        str(next(iter(lacking.values())) or "not asked for: --device cpu")
-                    )
+                    raise RefusedError(lacking[0])
                 of |= dict.fromkeys(one.points(rig, scope), one)
             except RefusedError as why:
                 if names or gpu:  # without a GPU, list only named cases that need one
-                    of |= {Point(one.name): one}
-                    add(Point(one.name), 0, reason=str(why))
-                    del of[Point(one.name)]
+                    add(one, Point(one.name), 0, None, str(why))
         say(f"{len(of)} points of {len(cases)} cases; rows go to {rows}")
         work = OtherWork()
         whole = visit(
             list(of),
             lambda point: of[point].run(rig, point),
-            add,
+            lambda point, *row: add(of[point], point, *row),
             out_of_time=lambda: not rounds and time.monotonic() > end,
             most_rounds=rounds or MOST_ROUNDS,
         )
@@ -182,3 +178,44 @@ def probe(
         sent(known, facts).to_csv(folder / "probe.csv", index=False, float_format="%.6g")
         draw(known, done.title, folder / "probe.png")
     return done
+
+
+def visit(
+    points: Sequence[Point],
+    measure: Callable[[Point], Observation],
+    add: Callable[..., None],
+    *,
+    out_of_time: Callable[[], bool],
+    most_rounds: int,
+) -> int:
+    """Measure every point once a round until the time is spent; return the number of whole rounds.
+
+    Round 0 measures all without a row: it compiles kernels, allocates memory and wakes the link.
+    Each later round has its own random order, so a drift of the machine (clocks, another guest's
+    traffic) affects all points alike, and an interrupted probe has measured all equally often.
+
+    Args:
+        add: gets a point, the number of the round and an observation, or ``None`` and a reason.
+        out_of_time: called before each point, after the first complete round.
+
+    A point that is refused is added once with its reason, and left out of later rounds.
+    """
+    left, generator = list(points), random.Random(0)
+    for number in range(most_rounds + 1):
+        for point in generator.sample(left, len(left)) if number else points:
+            if number > 1 and out_of_time():
+                return number - 1
+            try:
+                seen = measure(point)
+            except RefusedError as why:
+                left.remove(point)
+                add(point, number, None, str(why))
+            except Exception as error:
+                error.add_note(f"while measuring {point}")
+                raise
+            else:
+                if number:
+                    add(point, number, seen)
+        if not left or (number and out_of_time()):
+            return number
+    return most_rounds

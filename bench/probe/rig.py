@@ -6,7 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import faulthandler
-import random
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from gatherbench.bench.read.points import COLUMNS, Point, PointRow
+from gatherbench.bench.read.points import COLUMNS, PointRow
 from gatherbench.kernels.host_gather import available_cores
 from gatherbench.kernels.host_memory import available_bytes, empty_table
 from gatherbench.kernels.managed_memory import managed_bytes, managed_table
@@ -206,25 +206,21 @@ class Rig(ExitStack):
 
     def _register(self) -> Memory:
         assert self.device is not None
-        device = self.device
+        index, most = self.device.index, SHARE_OF_MEMORY * available_bytes()
 
         def make(span: int) -> Memory:
             table = filled_table(span)
-            memory = HostRegistration(table, device.index)
-            self.push(self._unregister(memory))
+            memory = HostRegistration(table, index)
+            self.push(functools.partial(self._unregister, memory))
             return Memory("registered", table, memory.address)
 
-        most = SHARE_OF_MEMORY * available_bytes()
         return self._largest([span for span in self._sizes if span <= most], make)
 
-    def _unregister(self, memory: HostRegistration) -> Callable[..., None]:
-        def leave(exc_type: object, *_: object) -> None:
-            # The error that broke CUDA's context explains more than those that follow from it.
-            with contextlib.suppress(*((RuntimeError,) if exc_type is not None else ())):
-                torch.cuda.synchronize(self.device)
-                memory.close()
-
-        return leave
+    def _unregister(self, memory: HostRegistration, error: object, *_: object) -> None:
+        # The error that broke CUDA's context explains more than those that follow from it.
+        with contextlib.suppress(*((RuntimeError,) if error is not None else ())):
+            torch.cuda.synchronize(self.device)
+            memory.close()
 
     def _bring_managed(self) -> Memory:
         memory = self._largest(self.spans, self.managed_table)
@@ -232,14 +228,14 @@ class Rig(ExitStack):
         return memory
 
     def _largest(self, spans: Sequence[int], make: Callable[[int], Memory]) -> Memory:
-        why = RefusedError("no_memory: close other programs")
+        why = "close other programs"
         for span in reversed(spans):
             try:
                 return make(span)
             except (MemoryError, RuntimeError) as error:
                 self.say(f"no table of {span / GIB:g} GiB: {error}")
-                why = RefusedError(f"no_memory: {str(error).removeprefix('no_memory: ')}")
-        raise why
+                why = str(error).removeprefix("no_memory: ")
+        raise RefusedError(f"no_memory: {why}")
 
     def _buffer(self) -> Tensor:
         return torch.empty(OUT_BYTES, dtype=torch.uint8, device=self.device)
@@ -259,50 +255,6 @@ def fill(table: Tensor) -> None:
         part = words[start : start + _CHUNK]
         torch.arange(start, start + part.numel(), out=part)
         part.mul_(-7046029254386353131)  # odd, so values stay distinct and all bytes vary
-
-
-def visit(
-    points: Sequence[Point],
-    measure: Callable[[Point], Observation],
-    add: Callable[..., None],
-    *,
-    out_of_time: Callable[[], bool],
-    most_rounds: int = 0,
-) -> int:
-    """Measure every point once a round until the time is spent; return the number of whole rounds.
-
-    Round 0 measures all without a row: it compiles kernels, allocates memory and wakes the link.
-    Each later round has its own random order, so a drift of the machine (clocks, another guest's
-    traffic) affects all points alike, and an interrupted probe has measured all equally often.
-
-    Args:
-        add: gets a point, the number of the round and an observation, or a ``reason``.
-        out_of_time: called before each point, after the first complete round.
-        most_rounds: end after so many (0: the time decides).
-
-    A point that is refused is added once with its reason, and left out of later rounds.
-    """
-    left, generator, number = list(points), random.Random(0), 0
-    turn = list(points)
-    while True:
-        for point in turn:
-            if number > 1 and out_of_time():
-                return number - 1
-            try:
-                seen = measure(point)
-            except RefusedError as why:
-                left.remove(point)
-                add(point, number, reason=str(why))
-            except Exception as error:
-                error.add_note(f"while measuring {point}")
-                raise
-            else:
-                if number:
-                    add(point, number, seen)
-        if not left or number == (most_rounds or -1) or (number and out_of_time()):
-            return number
-        number += 1
-        turn = generator.sample(left, len(left))
 
 
 @contextlib.contextmanager
@@ -331,9 +283,10 @@ def writing(path: Path) -> Iterator[None]:
 
 def append_row(path: Path, row: PointRow) -> None:
     """Append a row to a table of points, at once, so that it survives a crash."""
-    point, *observed = (getattr(row, field.name) for field in dataclasses.fields(row))
+    fields = dataclasses.asdict(row)
+    fields |= fields.pop("point")
     with writing(path), path.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if not file.tell():
-            writer.writerow(COLUMNS)
-        writer.writerow([*dataclasses.astuple(point), *observed])
+            writer.writeheader()
+        writer.writerow(fields)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -25,12 +25,14 @@ LINES = {
     "gpu_gather": ("registered memory, read by the GPU", "C1", "o-"),
     "host_gather": ("gathered by the CPU into memory", "C2", "^-"),
 }
-KINDS = ("registered", "managed", "CPU")
+KINDS = {"gpu_gather": "registered", "managed_gather": "managed", "host_gather": "CPU"}
 LIMITS = {
     "copy_to_device": ("copy engine", "--"),
     "sm_read": ("contiguous read by the GPU", ":"),
     "host_copy": ("memcpy", "-."),
 }
+#: The most points that the terminal lists one by one.
+_LONG = 150
 
 
 def medians(rows: pd.DataFrame) -> pd.DataFrame:
@@ -41,14 +43,14 @@ def medians(rows: pd.DataFrame) -> pd.DataFrame:
     """
     keys = [*POINT_COLUMNS, "unit"]
     rates = rows.assign(rate=rows["amount"] / rows["time_s"]).dropna(subset="rate")
-    found = pd.DataFrame(
-        [
-            (*key, len(some), some.median(), some.quantile(0.25), some.quantile(0.75), "")
-            for key, some in rates.groupby(keys)["rate"]
-        ],
-        columns=[*keys, "rounds", *_RATES, "reason"],
+    groups = rates.groupby(keys)["rate"]
+    quartiles = (
+        groups.quantile(share).rename(name)
+        for name, share in zip(_RATES, (0.5, 0.25, 0.75), strict=True)
     )
+    found = pd.concat([groups.size().rename("rounds"), *quartiles], axis=1).reset_index()
     missing = rows[rows["reason"] != ""].drop_duplicates(keys)[[*keys, "reason"]]
+    found = found.assign(reason="")
     return (
         pd.concat([found, missing.assign(rounds=0)], ignore_index=True) if len(missing) else found
     )
@@ -61,6 +63,7 @@ def sent(known: pd.DataFrame, facts: Facts) -> pd.DataFrame:
 
 def own_best(known: pd.DataFrame) -> pd.DataFrame:
     """Keep default gathers of ``OUR_BEST``; of other cases the best grid; of the host all cores."""
+    known = known[known["median_per_s"].notna()]
     gather = known["case"].isin(["gpu_gather", "managed_gather"])
     own = known["policy"].eq(OUR_BEST) & known["order"].eq("given") & known["grid_percent"].eq(0)
     best = known[~gather | own]
@@ -74,7 +77,7 @@ def own_best(known: pd.DataFrame) -> pd.DataFrame:
 def draw(known: pd.DataFrame, title: str, path: Path) -> None:
     """Draw GB/s of random rows over the size of the table, a panel for each row width."""
     best = own_best(known)
-    best = best[best["median_per_s"].notna()]
+    spans = sorted(set(best[best["case"].isin(LINES)]["span_bytes"]))
     with mpl.rc_context(RC):
         figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
         for axes, width in zip(panels, ROW_BYTES, strict=True):
@@ -89,7 +92,6 @@ def draw(known: pd.DataFrame, title: str, path: Path) -> None:
                 rates = best[best["case"] == case]["median_per_s"]
                 if len(rates):
                     axes.axhline(rates.max() / 1e9, color=FAINT, linestyle=style, label=label)
-            spans = sorted(set(best[best["case"].isin(LINES)]["span_bytes"]))
             axes.set_xscale("log", base=2)
             axes.set_xticks(spans, [_size(span) for span in spans], fontsize=7)
             axes.set_xticks([], minor=True)
@@ -97,9 +99,8 @@ def draw(known: pd.DataFrame, title: str, path: Path) -> None:
             axes.set(title=f"random rows of {width} B", xlabel="size of the table")
         panels[0].set_ylim(bottom=0)
         panels[0].set_ylabel("GB/s")
-        figure.legend(
-            *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8
-        )
+        handles = panels[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=8)
         figure.suptitle(title, fontsize=9, x=0.01, ha="left")
         figure.savefig(path, dpi=150)
         plt.close(figure)
@@ -107,8 +108,7 @@ def draw(known: pd.DataFrame, title: str, path: Path) -> None:
 
 def table(known: pd.DataFrame) -> Table:
     """Return a line for each case and its parameters, with a column for each table size."""
-    best = own_best(known) if len(known) > _LONG else known
-    seen = best[best["median_per_s"].notna()]
+    seen = own_best(known) if len(known) > _LONG else known[known["median_per_s"].notna()]
     spans = sorted(set(seen["span_bytes"]) - {0})
     shown = Table(box=None, pad_edge=False)
     shown.add_column("case", no_wrap=True)
@@ -116,30 +116,18 @@ def table(known: pd.DataFrame) -> Table:
     for name in ("rate", *map(_size, spans)):
         shown.add_column(name, justify="right", no_wrap=True)
     keys = ["case", "row_bytes", "threads", "policy", "order"]
-    for key, rows in seen.groupby(keys, sort=False):
-        rates = {
-            int(r["span_bytes"]): quantity(r["median_per_s"], _per_second(r["unit"]))
-            for r in rows.to_dict("records")
-        }
-        shown.add_row(str(key[0]), _parameters(key), *(rates.get(s, "") for s in (0, *spans)))
+    groups: Any = seen.groupby(keys, sort=False)
+    for (case, width, threads, policy, order), rows in groups:
+        words = [f"{width} B"] if width else []
+        if threads:
+            words.append(f"{threads} {'in flight' if case.startswith('disk') else 'threads'}")
+        if policy and (policy, order) != (OUR_BEST, "given"):
+            words.append(f"{policy}, {order}")
+        unit = rows["unit"].iloc[0] + "/s"
+        rates = rows.set_index("span_bytes")["median_per_s"].to_dict()
+        cells = (quantity(rates[s], unit) if s in rates else "" for s in (0, *spans))
+        shown.add_row(case, ", ".join(words), *cells)
     return shown
-
-
-_LONG = 150
-
-
-def _per_second(unit: str) -> str:
-    return "1/s" if unit == "1" else f"{unit}/s"
-
-
-def _parameters(key: Sequence[object]) -> str:
-    case, width, threads, policy, order = key
-    words = [f"{width} B"] if width else []
-    if threads:
-        words.append(f"{threads} {'in flight' if str(case).startswith('disk') else 'threads'}")
-    if policy and (policy, order) != (OUR_BEST, "given"):
-        words.append(f"{policy}, {order}")
-    return ", ".join(words)
 
 
 def _size(span: float) -> str:
@@ -153,19 +141,15 @@ def summary_line(known: pd.DataFrame) -> dict[str, str]:
     its largest table.
     """
     best = own_best(known)
-    best = best[best["median_per_s"].notna()]
-    narrow = best[best["row_bytes"].isin(ROW_BYTES)]
-    of_gpu = narrow[narrow["case"].isin(["gpu_gather", "managed_gather"])]
-    kinds = of_gpu.groupby("span_bytes").size()
+    narrow = best[best["row_bytes"].isin(ROW_BYTES) & best["case"].isin(KINDS)]
+    of_host = narrow["case"] == "host_gather"
+    gpu, host = narrow[~of_host], narrow[of_host]
+    kinds = gpu.groupby("span_bytes").size()
     span = max(kinds[kinds == kinds.max()].index, default=0)
-    host = narrow[narrow["case"] == "host_gather"]
-    here = [
-        of_gpu[of_gpu["span_bytes"] == span],
-        host[host["span_bytes"] == host["span_bytes"].max()],
-    ]
+    here = [gpu[gpu["span_bytes"] == span], host[host["span_bytes"] == host["span_bytes"].max()]]
     rates = pd.concat(here).set_index(["case", "row_bytes"])["median_per_s"]
     line = {"table": _size(span) if span else "–"}
-    for case, name in zip(("gpu_gather", "managed_gather", "host_gather"), KINDS, strict=True):
+    for case, name in KINDS.items():
         line[name] = " / ".join(_gb(rates.get((case, width))) for width in ROW_BYTES)
     for case, (name, _) in LIMITS.items():
         line[name] = _gb(best[best["case"] == case]["median_per_s"].max())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from gatherbench.bench.probe import probe as probing
 from gatherbench.bench.probe import table as table_module
 from gatherbench.bench.probe.case import NEEDS, Scope, every_case
 from gatherbench.bench.probe.machine import Facts
-from gatherbench.bench.probe.probe import probe
+from gatherbench.bench.probe.probe import probe, visit
 from gatherbench.bench.probe.profile import BY_HAND, profile_of
-from gatherbench.bench.probe.rig import GIB, Observation, ProbeError
+from gatherbench.bench.probe.rig import GIB, Observation, ProbeError, RefusedError
 from gatherbench.bench.probe.table import draw, medians, sent, summary_line, table
 from gatherbench.bench.read.points import COLUMNS, Point, read_points
 from gatherbench.reason import unsupported
@@ -174,6 +175,72 @@ def test_a_profile_says_what_is_not_known_or_not_believed(tmp_path):
     assert mixed["link.max_request"] == base["link.max_request"], "given by hand"
     (tmp_path / "own.toml").write_text(mixed.to_toml())
     assert load_profile(tmp_path / "own.toml") == mixed
+
+
+# ---- the rounds -------------------------------------------------------------------------------
+
+POINTS = [Point("sm_read", grid_percent=blocks) for blocks in range(1, 30)]
+ONE = Observation(1, 1.0, "none")
+
+
+class Rows(list[tuple[Any, ...]]):
+    """The rows that a visit adds: point, round, observation or ``None`` and a reason."""
+
+    def add(self, *row: Any) -> None:
+        self.append(row)
+
+
+def test_rounds_take_turns_in_an_order_drawn_anew_until_the_time_is_spent():
+    seen: list[Point] = []
+    added = Rows()
+
+    def measure(point: Point) -> Observation:
+        seen.append(point)
+        return ONE
+
+    size = len(POINTS)
+    spent = lambda: len(seen) >= 3 * size + 5  # noqa: E731
+    assert visit(POINTS, measure, added.add, out_of_time=spent, most_rounds=99) == 2
+    assert seen[:size] == POINTS  # the warm-up, which adds no row
+    assert len(added) == 2 * size + 5
+    assert Counter(number for _, number, _ in added) == {1: size, 2: size, 3: 5}
+    assert set(seen[size : 2 * size]) == set(seen[2 * size : 3 * size]) == set(POINTS)
+    assert seen[size : 2 * size] != seen[2 * size : 3 * size]
+    again = list(seen)
+    seen.clear()
+    visit(POINTS, measure, added.add, out_of_time=spent, most_rounds=2)
+    assert seen == again[: 3 * size], "the same turns"
+
+
+@pytest.mark.parametrize(("most", "spent", "rounds"), [(3, False, 3), (99, True, 1), (3, True, 1)])
+def test_rounds_end_when_there_are_enough_and_one_is_always_whole(most, spent, rounds):
+    added = Rows()
+    whole = visit(POINTS, lambda _: ONE, added.add, out_of_time=lambda: spent, most_rounds=most)
+    assert (whole, len(added)) == (rounds, rounds * len(POINTS))
+
+
+def test_a_refused_point_is_told_once_with_the_reason_and_an_error_names_its_point():
+    def measure(point: Point) -> Observation:
+        if point.grid_percent < 3:
+            raise RefusedError("not here")
+        return ONE
+
+    def never() -> bool:
+        return False
+
+    added = Rows()
+    visit(POINTS, measure, added.add, out_of_time=never, most_rounds=4)
+    refused = [row[0].grid_percent for row in added if row[1:] == (0, None, "not here")]
+    assert refused == [1, 2]
+    assert len(added) == 4 * (len(POINTS) - 2) + 2
+    assert visit(POINTS[:2], measure, added.add, out_of_time=never, most_rounds=9) == 0
+
+    def fail(point: Point) -> Observation:
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError) as failed:
+        visit(POINTS, fail, added.add, out_of_time=never, most_rounds=1)
+    assert failed.value.__notes__[0].startswith("while measuring Point(case='sm_read'")
 
 
 # ---- a whole one ------------------------------------------------------------------------------

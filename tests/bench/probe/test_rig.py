@@ -1,8 +1,7 @@
-"""The rounds and their order, the table of rows, the watchdog, what a machine is asked."""
+"""What a rig makes once, the table of rows, the watchdog, what a machine is asked."""
 
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,79 +13,14 @@ from gatherbench.bench.probe import machine, rig
 from gatherbench.bench.probe.rig import (
     GIB,
     MIB,
-    Observation,
     ProbeError,
     RefusedError,
     Rig,
     append_row,
     ends_within,
     filled_table,
-    visit,
 )
 from gatherbench.bench.read.points import Point, PointRow, is_point_table, read_points
-
-POINTS = [Point("sm_read", grid_percent=blocks) for blocks in range(1, 30)]
-ONE = Observation(1, 1.0, "none")
-Told = tuple[Point, int, Observation | None, str]
-
-
-class Kept(list[Told]):
-    """What a visit tells."""
-
-    def add(
-        self, point: Point, number: int, seen: Observation | None = None, reason: str = ""
-    ) -> None:
-        self.append((point, number, seen, reason))
-
-
-def test_rounds_take_turns_in_an_order_drawn_anew_until_the_time_is_spent():
-    seen: list[Point] = []
-    kept = Kept()
-
-    def measure(point: Point) -> Observation:
-        seen.append(point)
-        return ONE
-
-    size = len(POINTS)
-    whole = visit(POINTS, measure, kept.add, out_of_time=lambda: len(seen) >= 3 * size + 5)
-    assert whole == 2
-    assert seen[:size] == POINTS  # the warm-up, of which nobody is told
-    assert len(kept) == 2 * size + 5
-    assert Counter(number for _, number, _, _ in kept) == {1: size, 2: size, 3: 5}
-    assert set(seen[size : 2 * size]) == set(seen[2 * size : 3 * size]) == set(POINTS)
-    assert seen[size : 2 * size] != seen[2 * size : 3 * size]
-    again = list(seen)
-    seen.clear()
-    visit(POINTS, measure, kept.add, out_of_time=lambda: len(seen) >= 3 * size)
-    assert seen == again[: 3 * size], "the same turns"
-
-
-@pytest.mark.parametrize(("most", "spent", "rounds"), [(3, False, 3), (0, True, 1), (3, True, 1)])
-def test_rounds_end_when_there_are_enough_and_one_is_always_whole(most, spent, rounds):
-    kept = Kept()
-    whole = visit(POINTS, lambda _: ONE, kept.add, out_of_time=lambda: spent, most_rounds=most)
-    assert (whole, len(kept)) == (rounds, rounds * len(POINTS))
-
-
-def test_a_refused_point_is_told_once_with_the_reason_and_an_error_names_its_point():
-    def measure(point: Point) -> Observation:
-        if point.grid_percent < 3:
-            raise RefusedError("not here")
-        return ONE
-
-    kept = Kept()
-    visit(POINTS, measure, kept.add, out_of_time=lambda: False, most_rounds=4)
-    refused = [point.grid_percent for point, _, _, reason in kept if reason == "not here"]
-    assert refused == [1, 2]
-    assert len(kept) == 4 * (len(POINTS) - 2) + 2
-    assert visit(POINTS[:2], measure, kept.add, out_of_time=lambda: False) == 0  # none is left
-
-    def fail(point: Point) -> Observation:
-        raise RuntimeError("broken")
-
-    with pytest.raises(RuntimeError) as failed:
-        visit(POINTS, fail, kept.add, out_of_time=lambda: False)
-    assert failed.value.__notes__[0].startswith("while measuring Point(case='sm_read'")
 
 
 def row(point: Point, number: int, *seen: Any, unit: str = "B", reason: str = "") -> PointRow:
