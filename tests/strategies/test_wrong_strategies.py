@@ -6,9 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from types import SimpleNamespace
 from typing import Any, ClassVar
-from unittest import mock
 
 import pytest
 import torch
@@ -21,7 +19,6 @@ from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.conformance import NonconformingError, check_strategy, known_of
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
-from gatherbench.strategies.no_fetch import ready_ids
 
 from .when_used import WhenUsed
 
@@ -194,29 +191,6 @@ class GathersWhenUsed(RightFetcher):
         return later
 
 
-#: What goes on behind a path's answers: it is done when a check rests, and by no clock.
-goes_on: list[Callable[[], object]] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def resting() -> Iterator[None]:
-    def rest(_seconds: float) -> None:
-        while goes_on:
-            goes_on.pop()()
-
-    with mock.patch.object(conformance, "time", SimpleNamespace(sleep=rest)):
-        yield
-
-
-class ChangesLater(RightFetcher):
-    """Hands out its staging buffer, in which something goes on."""
-
-    def rows(self, ids: Tensor) -> Tensor:
-        rows = self.table[ids]
-        goes_on.append(rows.zero_)
-        return rows
-
-
 def truncated_tail(self: RightFetcher, ids: Tensor) -> Tensor:
     """Copies whole 16 B vectors and forgets what is left of the row."""
     whole = self.row_width * self.table.element_size() // 16 * 16
@@ -298,7 +272,6 @@ WRONG_FETCHERS: dict[str, type[Fetcher]] = {
             FreshTensorEachTime,
             OpenAfterClose,
             GathersWhenUsed,
-            ChangesLater,
         )
     },
 }
@@ -406,60 +379,7 @@ class StalePingPong(Made):
     fetcher: ClassVar[type[Fetcher]] = type("Ahead", (OneBuffer,), {"lookahead": 1})
 
 
-class Ready(RightFetcher):
-    """Hands out rows that lie ready."""
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.ready = features[ready_ids(len(features) * 50, len(features))]
-
-    def rows(self, ids: Tensor) -> Tensor:
-        return self.ready[: len(ids)]
-
-
-class CopiesWhatLiesReady(Ready):
-    """The right rows, moved for each minibatch."""
-
-    def rows(self, ids: Tensor) -> Tensor:
-        return super().rows(ids).clone()
-
-
-@dataclass(frozen=True)
-class Floor(Made):
-    role = "no_fetch"
-    fetcher: ClassVar[type[Fetcher]] = Ready
-
-    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return DataPath(0)
-
-
-@dataclass(frozen=True)
-class FloorThatFetches(Floor):
-    fetcher: ClassVar[type[Fetcher]] = RightFetcher
-
-
-@dataclass(frozen=True)
-class FloorThatCopies(Floor):
-    fetcher: ClassVar[type[Fetcher]] = CopiesWhatLiesReady
-
-
-@dataclass(frozen=True)
-class FloorThatDeclares(Floor):
-    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return DataPath(0, copy_engine_bytes=8 * ids.numel())
-
-
-def test_of_wrong_floors_each_is_rejected_by_the_check_for_it():
-    check_strategy(Floor(), HOST)
-    assert rejects(conformance.check_floor, "FloorThatCopies")
-    assert rejects(conformance.check_data_path, "FloorThatDeclares")
-    assert rejects(conformance.check_pipeline, "FloorThatFetches")
-
-
 WRONG_STRATEGIES = [
-    FloorThatFetches,
-    FloorThatCopies,
-    FloorThatDeclares,
     StalePingPong,
     WritesWhatNobodyReads,
     KnowsWhatIsMeasured,
