@@ -5,12 +5,8 @@ arXiv 2111.05894) use only the graph. Counts of use (PreSC: GNNLab, Yang et al.,
 minibatches that were sampled before. Random scores are the control: the gain of a cache without
 any knowledge.
 
-A graph of ``N`` nodes is in compressed sparse columns: ``indptr``, int64 ``[N + 1]``, and
-``indices``, int32 or int64 ``[E]``. ``indices[indptr[v]:indptr[v + 1]]`` are the in-neighbours of
-``v``, whose rows are needed when ``v`` is sampled. Both may be memory-mapped.
-
-Both scores of the graph are sums over its edges, in the order in which the edges lie. One order
-gives the same bits for each dtype of the ids, and takes no memory per edge.
+Both scores of the graph are sums over its edges in the order in which the edges lie. So they have
+the same bits for each dtype of the ids, and take no memory per edge.
 """
 
 from __future__ import annotations
@@ -25,12 +21,8 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.strategies.knowledge import Knowledge, Need
+from gatherbench.strategies.knowledge import Adjacency, Knowledge, Need
 
-Ids = Tensor | NDArray[np.int32] | NDArray[np.int64]
-
-#: Epochs that ``presampled`` draws to count uses: the K of GNNLab's PreSC#K.
-SAMPLED_EPOCHS = 1
 #: The knowledge that each static policy needs.
 NEEDS: dict[str, tuple[Need, ...]] = {
     "presampled": ("earlier", "graph"),
@@ -80,7 +72,7 @@ class Placed:
 
 
 def placed(policy: str, count: int, num_rows: int, knowledge: Knowledge) -> Placed:
-    """Choose the ``count`` rows with the highest scores.
+    """Choose the ``count`` rows with the highest scores; of equal ones the lower row.
 
     Raises:
         ValueError: the graph has another number of nodes than the table has rows.
@@ -91,7 +83,7 @@ def placed(policy: str, count: int, num_rows: int, knowledge: Knowledge) -> Plac
         raise ValueError(f"the graph has {nodes} nodes and the table {num_rows} rows")
     hot = np.empty(0, np.int64)
     if count:
-        hot = hottest(scores(policy, num_rows, knowledge), count)
+        hot = _hottest(scores(policy, num_rows, knowledge), count)
     slots = np.full(num_rows, -1, np.int32)
     slots[hot] = np.arange(len(hot), dtype=np.int32)
     return Placed(hot, slots)
@@ -106,34 +98,26 @@ def scores(policy: str, num_rows: int, known: Knowledge) -> NDArray[Any]:
         assert known.measured is not None
         return times_asked(known.measured, num_rows)
     assert known.graph is not None
-    indptr, indices = known.graph.indptr, known.graph.indices
     if policy == "presampled":
         assert known.earlier is not None
-        drawn = (ids for epoch in range(SAMPLED_EPOCHS) for ids in known.earlier(epoch))
         # Rows that are used equally often, or never, are ordered by their degree.
-        times, degree = times_asked(drawn, num_rows), out_degree(indptr, indices)
+        times, degree = times_asked(known.earlier(0), num_rows), out_degree(known.graph)
         found: NDArray[np.float64] = times + degree / (degree.max(initial=0) + 1.0)
         return found
     if policy == "degree":
-        return out_degree(indptr, indices)
+        return out_degree(known.graph)
     restart = known.training_ids if policy == "weighted_reverse_pagerank" else None
-    return reverse_pagerank(indptr, indices, restart)
+    return reverse_pagerank(known.graph, restart)
 
 
-def out_degree(indptr: NDArray[np.int64], indices: NDArray[Any]) -> NDArray[np.int64]:
-    """Count how often each node is an in-neighbour of a node: int64 ``[N]``.
-
-    Raises:
-        ValueError, IndexError: the arrays are not a graph.
-    """
-    _check_graph(indptr, indices)
-    return _received(indptr, indices, np.ones(len(indptr) - 1, np.int64))
+def out_degree(graph: Adjacency) -> NDArray[np.int64]:
+    """Count how often each node is an in-neighbour of a node: int64 ``[N]``."""
+    return _received(graph, np.ones(len(graph.indptr) - 1, np.int64))
 
 
 def reverse_pagerank(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    restart: Ids | None = None,
+    graph: Adjacency,
+    restart: NDArray[np.int64] | None = None,
     damping: float = 0.85,
     iterations: int = 20,
 ) -> NDArray[np.float64]:
@@ -141,61 +125,29 @@ def reverse_pagerank(
 
     ``R(v) = (1 - damping) * t(v) + damping * sum(R(u) / in_degree(u))`` over the edges by which a
     node ``u`` aggregates from ``v``, iterated from ``R = t``. ``t`` is ``1 / N`` for every node, or
-    with ``restart`` one share for each of these nodes and 0 for the others: the paper's weighted
-    reverse PageRank, where they are the training nodes. A node without in-neighbours passes nothing
-    on, so the sum over all nodes may be below 1.
-
-    Args:
-        restart: node ids ``[T]``, at least one.
-
-    Raises:
-        ValueError, IndexError: the arrays are not a graph, or ``restart`` is empty or outside it.
+    with ``restart`` (ids ``[T]``, at least one) one share for each of these nodes: the paper's
+    weighted reverse PageRank, where they are the training nodes. A node without in-neighbours
+    passes nothing on, so the sum over all nodes may be below 1.
     """
-    _check_graph(indptr, indices)
-    num_nodes = len(indptr) - 1
-    start = np.full(num_nodes, float(restart is None))
-    if restart is not None:
-        start[_checked("restart", restart, num_nodes)] = 1
-        if not start.any():
-            raise ValueError("restart: expected at least one node, or None for all")
+    start = np.full(len(graph.indptr) - 1, float(restart is None))
+    start[() if restart is None else restart] = 1
     start /= start.sum()
-    weight = damping / np.maximum(np.diff(indptr), 1)
+    weight = damping / np.maximum(np.diff(graph.indptr), 1)
     rank = start
     for _ in range(iterations):
-        rank = _received(indptr, indices, rank * weight) + (1 - damping) * start
+        rank = _received(graph, rank * weight) + (1 - damping) * start
     return rank
 
 
-def times_asked(minibatches: Iterable[Ids], num_nodes: int) -> NDArray[np.int64]:
-    """Count the minibatches in which each node is an input node: int64 ``[num_nodes]``.
-
-    Args:
-        minibatches: the input nodes of each, ``[B]`` on the CPU. A repeated id in a minibatch
-            counts once. Use another seed than that of the minibatches that are measured.
-
-    Raises:
-        IndexError: a minibatch names a node outside ``0 .. num_nodes - 1``.
-    """
+def times_asked(minibatches: Iterable[Tensor], num_nodes: int) -> NDArray[np.int64]:
+    """Count the minibatches (input nodes ``[B]`` of each) with each node: int64 ``[num_nodes]``."""
     times = np.zeros(num_nodes, np.int64)
-    for number, ids in enumerate(minibatches):
-        times[_checked(f"minibatch {number}", ids, num_nodes)] += 1
+    for ids in minibatches:
+        times[ids.numpy()] += 1
     return times
 
 
-def hottest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Return the ``count`` nodes with the highest scores ``[N]``, ascending: int64 ``[count]``.
-
-    Of equal scores the lower node wins. The time is proportional to ``N``.
-
-    Raises:
-        ValueError: ``count`` is outside ``0 .. N``, or a score is not a number.
-    """
-    if not 0 <= count <= len(scores):
-        raise ValueError(f"count = {count}: expected 0 to {len(scores)}, the number of scores")
-    if np.isnan(scores).any():
-        raise ValueError("scores: some are NaN, which is neither high nor low")
-    if count == 0:
-        return np.empty(0, np.int64)
+def _hottest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
     lowest = np.partition(scores, -count)[-count]
     chosen = scores > lowest
     ties = np.flatnonzero(scores == lowest)
@@ -203,28 +155,26 @@ def hottest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
     return np.flatnonzero(chosen)
 
 
-@njit(nogil=True, cache=True)
-def _received(indptr: Any, indices: Any, share: NDArray[Any]) -> NDArray[Any]:
-    """Sum what each node receives if each ``u`` gives ``share[u]`` along each of its in-edges."""
+def _received(graph: Adjacency, share: NDArray[Any]) -> NDArray[Any]:
+    """Sum what each node receives if each ``u`` gives ``share[u]`` along each of its in-edges.
+
+    Raises:
+        ValueError: the arrays are not a graph.
+    """
+    indptr, indices = graph.indptr, graph.indices
+    ascends = indptr[0] == 0 and indptr[-1] == len(indices) and (np.diff(indptr) >= 0).all()
+    if not ascends or (len(indices) and not 0 <= indices.min() <= indices.max() < len(share)):
+        raise ValueError(
+            "the graph is broken: indptr does not ascend to the number of edges, or an"
+            " edge names a node that is not there; make it again"
+        )
     received = np.zeros_like(share)
-    for node in range(len(share)):
-        for edge in range(indptr[node], indptr[node + 1]):
-            received[indices[edge]] += share[node]
+    _send(indptr, indices, share, received)
     return received
 
 
-def _check_graph(indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
-    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
-        raise ValueError(
-            f"indptr: expected to ascend from 0 to the {len(indices)} edges of indices; "
-            "the graph is broken, make it again"
-        )
-    _checked("indices", indices, len(indptr) - 1)
-
-
-def _checked(what: str, nodes: Ids, num_nodes: int) -> NDArray[Any]:
-    ids: NDArray[Any] = np.asarray(nodes)
-    for extreme in (ids.min(), ids.max()) if ids.size else ():
-        if not 0 <= extreme < num_nodes:
-            raise IndexError(f"{what}: names node {extreme}, the graph has 0..{num_nodes - 1}")
-    return ids
+@njit(nogil=True, cache=True)
+def _send(indptr: Any, indices: Any, share: NDArray[Any], received: NDArray[Any]) -> None:
+    for node in range(len(share)):
+        for edge in range(indptr[node], indptr[node + 1]):
+            received[indices[edge]] += share[node]
