@@ -141,13 +141,6 @@ class DirectPath(HostPath):
             else:
                 self.cpu.gather(self.table, ids, out)
 
-    def rows(self, ids: Tensor) -> Tensor:
-        """Return the rows in fresh memory; see :meth:`HostGather.rows`."""
-        began = time.perf_counter()
-        rows = self.cpu.rows(self.table, ids)
-        self._gather_s += time.perf_counter() - began
-        return rows
-
     def stage(self, ids: Tensor, between: Tensor, out: Tensor) -> None:
         """Copy each piece on while others are gathered; on torch's pool copy after the gather."""
         if self._by_torch:
@@ -315,6 +308,7 @@ class HostFetcher(PathFetcher):
     ) -> None:
         super().__init__(path, features, torch.device("cpu"), lookahead)
         self._features, self._row_bytes = features, self.row_width * self.dtype.itemsize
+        self._in_memory = not staged or type(path) is DirectPath  # what a disk holds is staged
         #: One for each fetch in flight: a thread may begin the next while another ends this one.
         self._staging = [host_buffer(features) for _ in range(lookahead + 1)] if staged else []
         if staged and self.tunable:  # only staged rows use torch's pool
@@ -345,19 +339,12 @@ class HostFetcher(PathFetcher):
         return self._issue(ids, fetch, lambda: out)
 
     def fetch(self, ids: Tensor) -> Tensor:
-        """Gather rows of a table in memory directly into fresh memory, unless many are staged.
+        """Gather rows of a table in memory straight to fresh memory: no link has to be spared here.
 
-        For few rows torch gathers, because any other pass costs more.
+        Torch gathers few rows, because any other pass costs more.
         """
-        path = self._path
-        if (
-            type(path) is not DirectPath
-            or not isinstance(ids, Tensor)
-            or ids.dtype not in ID_DTYPES
-            or ids.dim() != 1
-            or not ids.is_cpu
-            or (self._staging and path.cpu.shares(ids.numel(), self._row_bytes))
-        ):
+        plain = isinstance(ids, Tensor) and ids.is_cpu and ids.dtype in ID_DTYPES
+        if not (plain and ids.dim() == 1 and self._in_memory):
             return super().fetch(ids)
         with plain_torch():
             self.check_usable()
@@ -365,10 +352,10 @@ class HostFetcher(PathFetcher):
             try:
                 if ids.numel() * self._row_bytes <= _LEFT_TO_TORCH:
                     try:
-                        return torch.index_select(path.table, 0, ids)
+                        return torch.index_select(self._features, 0, ids)
                     except RuntimeError:  # torch cannot index this dtype
                         pass
-                return path.rows(ids.contiguous())
+                return self._path.cpu.rows(self._features, ids.contiguous())
             except IndexError:
                 check_ids(ids, self.num_rows, self.ids_device)
                 raise

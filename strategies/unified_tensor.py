@@ -314,8 +314,15 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
 
     def _rows(self, ids: Rows) -> Tensor:
         self._check_usable()
-        with self._turn, plain_torch():
-            ids = self._placed(ids)
+        direct = self._copy and self.device.type == "cpu"
+        with self._turn:
+            if direct and not self._ahead and type(ids) is Tensor and ids.dtype != torch.bool:
+                return self._fetcher.fetch(ids if ids.is_cpu else ids.cpu())
+            return self._placed_rows(ids)
+
+    def _placed_rows(self, rows: Rows) -> Tensor:
+        with plain_torch():
+            ids = self._placed(rows)
             for ahead in self._ahead:
                 if ids.dtype == ahead.ids.dtype and torch.equal(ids, ahead.ids):
                     self._ahead.remove(ahead)

@@ -421,14 +421,13 @@ class InterruptAt:
         ("async_zero_copy", "buffers.py"),
         ("async_zero_copy", "base.py"),
         ("aligned_zero_copy", "host_fetcher.py"),
-        ("cpu_gather", "buffers.py"),
         ("cpu_gather", "host_gather.py"),
     ],
 )
 def test_an_interrupted_fetch_leaves_the_next_ones_right(strategy, where):
     """As of a cell in Jupyter, which keeps the traceback, and all that its frames hold."""
     x = torch.randn(2_000, 32)
-    count = 5_000 if strategy == "cpu_gather" else 500  # fewer it does not stage
+    count = 5_000 if strategy == "cpu_gather" else 500  # torch gathers fewer
     kept: list[BaseException] = []
     with gatherbench.unified(x, strategy, "cpu") as features:
         for number in range(1, 80):
