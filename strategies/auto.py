@@ -29,6 +29,7 @@ from gatherbench.kernels.managed_memory import span_of
 from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.modes import plain_torch
 from gatherbench.reason import Reason, unsupported
+from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.auto_search import MOST, NoPathError, Outcome, Turn, search
 from gatherbench.strategies.base import UNRANKED, Fetcher, Residency, SetupStep, Strategy, Ticket
 from gatherbench.strategies.cpu_gather import CpuGather
@@ -45,6 +46,8 @@ WARM, TIMED = 2, 3
 #: An interval between two calls is left out if it is this many times as long as usual: the
 #: training evaluated the model, or wrote a checkpoint.
 PAUSE = 10.0
+#: Variants of two parameters that only together differ from others: DGL's grid is for sorted ids.
+PAIRS: tuple[Strategy, ...] = (AlignedZeroCopy(order="sorted", grid="dgl"),)
 #: The exceptions of a path that cannot be opened.
 _CANNOT = (RuntimeError, ValueError, MemoryError, OSError)
 CLOCK = "from one fetch's submit to the next, training included; turns in shuffled blocks"
@@ -87,7 +90,7 @@ def candidates(features: Tensor, device: torch.device) -> list[Strategy]:
     found: list[tuple[bool, bool, Strategy]] = []
     for kind in STRATEGIES:
         default = kind()
-        for one in representatives(kind):
+        for one in (*representatives(kind), *(pair for pair in PAIRS if type(pair) is kind)):
             unfit = one.needs or one.role in UNRANKED or one.role == "baseline"
             there = one.role != "upper_bound" or device.type == "cuda"
             tuned = getattr(one, "budget", "auto") != "auto"  # the default finds its share

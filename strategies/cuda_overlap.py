@@ -86,7 +86,7 @@ class OverlappedFetcher(KernelFetcher):
         seconds = self._sweep(lambda: self.step_seconds(ids, beside))
         source = f"median time.perf_counter of a step, training beside the fetch, {_STEPS} in a row"
         self._record("step_time", seconds, source)
-        alone = statistics.median(alone_seconds(self.device, beside) for _ in range(_SWEEP_ROUNDS))
+        alone = statistics.median(self.alone_seconds(beside) for _ in range(_SWEEP_ROUNDS))
         source = "median time.perf_counter of a training step, no fetch beside it"
         self.setup.append(SetupStep("train_alone_step_time", "s", alone, source))
         fetch = min(self._sweep(lambda: self.step_seconds(ids, lambda: None)).values())
@@ -119,6 +119,15 @@ class OverlappedFetcher(KernelFetcher):
             end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3
 
+    def alone_seconds(self, beside: Callable[[], object]) -> float:
+        """Measure the seconds of ``beside`` while nothing else runs."""
+        torch.cuda.synchronize(self.device)
+        begin = time.perf_counter()
+        for _ in range(_STEPS):
+            beside()
+        torch.cuda.synchronize(self.device)
+        return (time.perf_counter() - begin) / _STEPS
+
     def step_seconds(self, ids: Tensor, beside: Callable[[], object]) -> float:
         """Measure the seconds of a step that fetches ``ids`` while ``beside`` runs."""
         ticket = self.submit(ids)
@@ -150,13 +159,3 @@ def blocks_of(percent: int, block_threads: int, device: torch.device) -> int:
     gpu = torch.cuda.get_device_properties(device)
     threads = gpu.multi_processor_count * gpu.max_threads_per_multi_processor
     return max(1, threads * percent // 100 // block_threads)
-
-
-def alone_seconds(device: torch.device, beside: Callable[[], object]) -> float:
-    """Measure the seconds of ``beside`` while nothing else runs."""
-    torch.cuda.synchronize(device)
-    begin = time.perf_counter()
-    for _ in range(_STEPS):
-        beside()
-    torch.cuda.synchronize(device)
-    return (time.perf_counter() - begin) / _STEPS

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,26 +30,13 @@ from gatherbench.strategies.places import with_index
 _PLACES = 2
 
 
-class TrainingSide(Protocol):
-    """The training process's half of the shared device state; see ``mps_process.Side``.
-
-    ``rows`` gives room for ``count`` rows at a place and, if the buffer is new, its description for
-    the producer; ``free`` marks that all readers of the place have been queued; ``arrived`` makes
-    the current stream wait for the rows.
-    """
-
-    def rows(self, place: int, count: int) -> tuple[Tensor, Any]: ...
-    def free(self, place: int) -> None: ...
-    def arrived(self, place: int) -> None: ...
-    def close(self) -> None: ...
-
-
 class MpsFetcher(Fetcher):
     """Lets another process fetch, one batch ahead.
 
     Args:
         features: the table; copied into memory that the producer can map.
-        side, producer_side: the two halves; the latter as ``module:class`` and its arguments.
+        side: this process's half of the shared device state, as :class:`CudaTrainingSide`.
+        producer_side, arguments: the producer's half, as ``module:class``, and its arguments.
         environment: the environment of the producer.
     """
 
@@ -60,7 +47,7 @@ class MpsFetcher(Fetcher):
         self,
         features: Tensor,
         device: torch.device,
-        side: TrainingSide,
+        side: Any,
         producer_side: str,
         arguments: dict[str, object],
         environment: dict[str, str],
@@ -162,6 +149,7 @@ class CudaTrainingSide:
             ]
 
     def rows(self, place: int, count: int) -> tuple[Tensor, Tensor | None]:
+        """Return room for ``count`` rows, and the whole buffer if the producer does not know it."""
         out = self._buffers[place].rows(count)
         if count == 0 or self._told[place] == out.data_ptr():
             return out, None
@@ -169,9 +157,11 @@ class CudaTrainingSide:
         return out, self._buffers[place].whole
 
     def free(self, place: int) -> None:
+        """Mark that all readers of the place have been queued."""
         self._free[place].record(torch.cuda.current_stream(self._device))
 
     def arrived(self, place: int) -> None:
+        """Make the current stream wait for the rows."""
         torch.cuda.current_stream(self._device).wait_event(self._gathered[place])
 
     def close(self) -> None:
@@ -201,6 +191,7 @@ class CudaProducerSide:
         self._out[place] = buffer
 
     def gather(self, place: int, ids: Tensor) -> None:
+        """Queue the rows; return when the ids may be overwritten and the work's order is fixed."""
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(self._free[place])
             if ids.numel():

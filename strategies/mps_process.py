@@ -3,8 +3,8 @@
 The producer inherits three file descriptors: a socket, the feature table and room for ids. The last
 two are anonymous files (memfd): they have no name that could be left behind, both processes map the
 same pages, and the kernel frees them with the last of the two. When the socket closes, either side
-knows that the other is gone. This module does not use CUDA; a :class:`Side` handles what the two
-share on a device.
+knows that the other is gone. This module does not use CUDA; a side
+(:class:`gatherbench.strategies.mps.CudaProducerSide`) handles what the two share on a device.
 
     to the producer                        back
     Start                                  ("ready", steps)
@@ -26,13 +26,12 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 from gatherbench.outside import words_of
-from gatherbench.strategies.base import SetupStep
 
 #: The most ids that one fetch may have. The room for them is a file with holes: only the used part
 #: takes memory.
@@ -50,7 +49,7 @@ class Start:
     """The producer's task.
 
     Attributes:
-        side: ``module:class`` of its :class:`Side`.
+        side: ``module:class`` of its half of the shared device state.
         table, ids: file descriptors.
         shape, dtype: shape and dtype of the table.
         places: the number of fetches that may be in flight.
@@ -66,32 +65,14 @@ class Start:
     arguments: dict[str, Any]
 
 
-class Side(Protocol):
-    """The producer's half of the shared device state; made from a table.
-
-    ``steps`` is the cost of opening it. ``attach`` takes a buffer to write to. ``gather`` queues
-    the rows ``ids`` into it, and returns when the ids may be overwritten and the order of the work
-    is fixed.
-    """
-
-    steps: list[SetupStep]
-
-    def attach(self, place: int, buffer: Any) -> None: ...
-    def gather(self, place: int, ids: Tensor) -> None: ...
-    def close(self) -> None: ...
-
-
 def shared_file(size: int) -> BinaryIO:
     """Make an anonymous file of ``size`` zero bytes (at least 1), for both processes to map.
 
     Raises:
         OSError: the system cannot give that much.
     """
-    with ExitStack() as undo:
-        descriptor = os.memfd_create("gatherbench", os.MFD_CLOEXEC)
-        file = undo.enter_context(os.fdopen(descriptor, "w+b", buffering=0))
-        file.truncate(max(1, size))
-        undo.pop_all()
+    file = os.fdopen(os.memfd_create("gatherbench", os.MFD_CLOEXEC), "w+b", buffering=0)
+    file.truncate(max(1, size))
     return file
 
 
@@ -198,7 +179,7 @@ def serve(connection: Connection) -> None:
         table = map_bytes(start.table, size)[:size].view(start.dtype).view(rows, width)
         room = map_bytes(start.ids, start.places * MAX_IDS * 8).view(start.places, -1)
         module, name = start.side.split(":")
-        side: Side = getattr(importlib.import_module(module), name)(table, **start.arguments)
+        side = getattr(importlib.import_module(module), name)(table, **start.arguments)
     except EOFError:
         return
     except Exception as error:

@@ -21,7 +21,7 @@ import gatherbench
 from gatherbench.bench.run.loop import run_epoch
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.kernels.reference import reference_gather
-from gatherbench.strategies import auto, conformance
+from gatherbench.strategies import aligned_zero_copy, auto, conformance
 from gatherbench.strategies.auto import Auto, AutoFetcher, Finding, candidates
 from gatherbench.strategies.auto_search import MOST, NoPathError, Turn, search
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
@@ -438,6 +438,12 @@ def test_rows_in_gpu_memory_are_a_path_where_they_fit(monkeypatch):
     gpu = torch.device("cuda", 127)
     assert [one.name for one in candidates(TABLE, gpu)] == ["all_in_gpu"]
     assert candidates(torch.empty(room, 1), gpu) == []
+
+
+def test_dgls_grid_is_tried_with_sorted_ids_alone(monkeypatch):
+    monkeypatch.setattr(aligned_zero_copy, "mapped_skip", lambda *_: None)
+    found = [one.variant for one in candidates(TABLE, torch.device("cuda", 127))]
+    assert found == ["given", "sorted", "unique", "given,managed", "sorted,dgl"]
 
 
 def test_a_finding_in_words():

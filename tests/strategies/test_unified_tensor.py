@@ -113,33 +113,6 @@ def test_prefetch_returns_at_once_and_its_fetch_is_the_only_one():
     features.close()
 
 
-@pytest.mark.parametrize(
-    ("strategy", "params"),
-    [
-        ("aligned_zero_copy", {}),
-        ("aligned_zero_copy", {"order": "sorted"}),
-        ("cached_zero_copy", {"policy": "random"}),
-        ("cpu_gather", {}),
-        ("all_in_gpu", {}),
-    ],
-)
-@pytest.mark.parametrize("count", [64, 5000])
-def test_a_fetch_on_the_host_is_left_to_one_plain_gather(strategy, params, count):
-    """What a fetch costs beside the rows is counted in Python calls, which do not scatter."""
-    table, ids = torch.randn(1000, 4), torch.arange(count) % 1000
-    with gatherbench.unified(table, strategy, "cpu", **params) as features:
-        assert torch.equal(features[ids], table[ids])
-        calls: list[str] = []
-        sys.setprofile(lambda frame, event, _: calls.append(event))
-        try:
-            features[ids]
-        finally:
-            sys.setprofile(None)
-    assert calls.count("call") <= (16 if count == 64 else 40)
-    with pytest.raises(RuntimeError, match="closed"):
-        features[ids]
-
-
 def test_ids_that_were_changed_after_their_prefetch_are_other_ids():
     with gatherbench.unified(TABLE, "async_zero_copy", "cpu") as features:
         ids = torch.arange(20)
