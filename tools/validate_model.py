@@ -22,7 +22,7 @@ import pandas as pd
 from scipy.optimize import brentq
 
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
-from gatherbench.bench.model.load import MinibatchLoad
+from gatherbench.bench.model.physics import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.run.training_cost import training_cost

@@ -92,7 +92,7 @@ def _print(frame: pd.DataFrame, shape: Shape, profile: LinkProfile) -> None:
 
     from gatherbench.bench.model.graph import BATCHES
     from gatherbench.bench.plan.workload import Workload
-    from gatherbench.bench.read.units import quantity, span
+    from gatherbench.bench.read.units import quantity
 
     one, out = Workload(shape.name), console()
     table = Table(box=None)
@@ -104,7 +104,7 @@ def _print(frame: pd.DataFrame, shape: Shape, profile: LinkProfile) -> None:
         notes = [str(numbers.setdefault(note, len(numbers) + 1)) for note in row["notes"]]
         table.add_row(
             f"{row['strategy']} {row['variant']}",
-            span(row["low_s"], row["high_s"], "s") if row["low_s"] > 0 else "unknown",
+            quantity(row["epoch_s"], "s") if row["epoch_s"] > 0 else "unknown",
             row["bound"],
             *(quantity(row[name], "B") for name in ("gpu_bytes", "host_bytes")),
             row["fits"],

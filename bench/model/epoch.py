@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gatherbench.bench.model import physics
-from gatherbench.bench.model.load import MinibatchLoad
-from gatherbench.bench.model.physics import Part, in_turn, issuing, merged
+from gatherbench.bench.model.physics import MinibatchLoad, Part, in_turn, issuing, merged
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.units import quantity
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatherbench.bench.model.epoch import predict_batches
-from gatherbench.bench.model.load import MinibatchLoad, disk_depth, load_of
+from gatherbench.bench.model.physics import DISK_DEPTH, MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.units import whole
@@ -27,7 +27,7 @@ from gatherbench.datasets.generated import ALPHA, MOST, PRIME
 from gatherbench.datasets.registry import get_source, imported
 from gatherbench.datasets.store import dataset_folder, open_dataset
 from gatherbench.strategies.base import Strategy
-from gatherbench.strategies.data_path import DataPath, staged_path
+from gatherbench.strategies.data_path import staged_path
 from gatherbench.strategies.registry import build
 
 #: Minibatches of the predicted epoch.
@@ -45,8 +45,6 @@ PATHS: tuple[tuple[str, dict[str, str]], ...] = (
     *((name, {}) for name in ("disk_mmap", "disk_direct", "disk_cached", "partition_buffer")),
     *((name, {}) for name in ("all_in_gpu", "no_fetch", "auto")),
 )
-COLUMNS = ["strategy", "variant", "low_s", "high_s", "bound", "gpu_bytes", "host_bytes", "fits"]
-COLUMNS += ["notes"]
 #: Paths without a prediction, and why.
 _NONE = {
     "auto": "the training shows which of the other paths it is",
@@ -114,18 +112,18 @@ def draw(shape: Shape, workload: Workload) -> tuple[NDArray[np.int64], list[int]
 def predict_graph(shape: Shape, profile: LinkProfile) -> pd.DataFrame:
     """Predict every path of :data:`PATHS`, in that order.
 
-    Columns: ``strategy``, ``variant``; ``low_s``, ``high_s`` (an epoch of :data:`BATCHES`
-    minibatches of a workload at its defaults, at both ends of the profile's ranges; NaN: unknown);
-    ``bound``; ``gpu_bytes``, ``host_bytes`` (the table or its part, and buffers); ``fits`` (whether
-    both fit: ``yes``, ``no``, or a question mark after an unknown place); ``notes`` (a tuple: what
-    is extrapolated or left out, or why there is no prediction).
+    Columns: ``strategy``, ``variant``; ``epoch_s`` (of :data:`BATCHES` minibatches of a workload
+    at its defaults; NaN: unknown); ``bound``; ``gpu_bytes``, ``host_bytes`` (the table or its part,
+    and buffers); ``fits`` (whether both fit: ``yes``, ``no``, or a question mark after an unknown
+    place); ``notes`` (a tuple: what is extrapolated or left out, or why nothing is predicted).
     """
     workload, nan = Workload(shape.name), math.nan
     ranks, nodes, edges = draw(shape, workload)
-    on_gpu, on_host = (bool(profile[key].values) for key in ("gpu.draw", "host.sample_rate"))
+    on_gpu, on_host = (profile[key].value is not None for key in ("gpu.draw", "host.sample_rate"))
     remark = "minibatches drawn on the CPU: gpu.draw is not known"
     if not on_host:  # the same for all paths
         remark = "without drawing minibatches: neither gpu.draw nor host.sample_rate is known"
+    chained = "steps issued as a chain of kernels: gpu.issue is not known"
     facts = {
         "table_bytes": float(shape.nodes * shape.row_bytes),
         "row_bytes": float(shape.row_bytes),
@@ -136,23 +134,21 @@ def predict_graph(shape: Shape, profile: LinkProfile) -> pd.DataFrame:
         "training": training_cost("sage", shape.dim, workload.hidden, shape.classes, nodes, edges),
         "remarks": () if on_gpu else (remark,),
     }
-    records = []
+    lines: list[dict[str, Any]] = []
     for name, params in PATHS:
         strategy = build(name, params)
+        line = {"strategy": name, "variant": strategy.variant, "epoch_s": nan}
+        line |= {"bound": "unknown", "gpu_bytes": nan, "host_bytes": nan, "fits": "?"}
+        lines.append(line | {"notes": (_NONE.get(name),)})
         if name in _NONE:
-            cells: tuple[Any, ...] = (nan, nan, "unknown", nan, nan, "?", (_NONE[name],))
-        else:
-            load = _load(strategy, ranks, shape, facts)
-            epochs = [predict_batches(load, end, BATCHES) for end in profile.ends()]
-            one, seconds = epochs[0], [epoch.epoch_s for epoch in epochs]
-            notes = (*one.unknown, *one.extrapolated, *one.remarks)
-            if not profile["gpu.issue"].values:
-                notes += ("steps issued as a chain of kernels: gpu.issue is not known",)
-            bound = " or ".join(dict.fromkeys(epoch.bound for epoch in epochs))
-            room = _room(strategy, load, profile)
-            cells = (min(seconds), max(seconds), bound, *room, notes)
-        records.append((name, strategy.variant, *cells))
-    return pd.DataFrame(records, columns=COLUMNS)
+            continue
+        load = _load(strategy, ranks, shape, facts)
+        epoch = predict_batches(load, profile, BATCHES)
+        notes = (*epoch.unknown, *epoch.extrapolated, *epoch.remarks)
+        notes += (chained,) * (profile["gpu.issue"].value is None)
+        room = _room(strategy, load, profile)
+        lines[-1] |= {"epoch_s": epoch.epoch_s, "bound": epoch.bound, **room, "notes": notes}
+    return pd.DataFrame(lines)
 
 
 def _load(
@@ -165,28 +161,27 @@ def _load(
         far = strategy.data_path(cold, shape.row_bytes)
         path = replace(far, payload_bytes=path.payload_bytes)
         if far.disk_payload_bytes:
-            told = ("disk_payload_bytes", "disk_bytes", "disk_requests")
-            whole: DataPath = staged_path(ids, shape.row_bytes)
-            path = replace(whole, **{name: getattr(far, name) for name in told})
+            off_disk = ("disk_payload_bytes", "disk_bytes", "disk_requests")
+            staged = staged_path(ids, shape.row_bytes)
+            path = replace(staged, **{name: getattr(far, name) for name in off_disk})
     return load_of(
         path,
         gpu_table_bytes=strategy.kept_bytes(int(facts["table_bytes"])),
         lookahead=strategy.lookahead,
-        disk_depth=disk_depth(strategy),
+        disk_depth=int(getattr(strategy, "depth", DISK_DEPTH)),
         **facts,
     )
 
 
-def _room(
-    strategy: Strategy, load: MinibatchLoad, profile: LinkProfile
-) -> tuple[float, float, str]:
+def _room(strategy: Strategy, load: MinibatchLoad, profile: LinkProfile) -> dict[str, Any]:
     """Return a path's bytes on GPU and host, without training's, and whether they fit."""
     buffers = (strategy.lookahead + 1) * load.payload_bytes
     table = load.table_bytes if strategy.role != "no_fetch" else 0.0
     if load.disk_payload_bytes:
         table *= int(getattr(strategy, "share", "0%").removesuffix("%")) / 100
     gpu, host = load.gpu_table_bytes + buffers, table + (buffers if load.cpu_write_bytes else 0.0)
-    places = (("GPU", gpu, profile["gpu.memory"]), ("host", host, profile["host.memory"]))
-    short = [place for place, taken, room in places if taken > (room.value or math.inf)]
-    untold = [f"{place}?" for place, _, room in places if room.value is None]
-    return gpu, host, f"no ({', '.join(short)})" if short else " ".join(["yes", *untold])
+    room = {"GPU": profile.number("gpu.memory"), "host": profile.number("host.memory")}
+    short = [place for place, taken in (("GPU", gpu), ("host", host)) if taken > room[place]]
+    unknown = [f"{place}?" for place, size in room.items() if math.isnan(size)]
+    fits = f"no ({', '.join(short)})" if short else " ".join(["yes", *unknown])
+    return {"gpu_bytes": gpu, "host_bytes": host, "fits": fits}

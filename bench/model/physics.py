@@ -1,22 +1,100 @@
 """Compute the time of each part of a minibatch alone, from its load and a profile's constants.
 
-Every time is the slowest of several limits: bytes on the link with their headers, requests in
-flight over the round trip (Little's law), the measured rates at which multiprocessors read and
-change pages, cores, host memory, reads and bytes of a disk. The slowest limit is the bound.
+The load comes from a strategy's ``DataPath`` and its declared overlap, from the request accounting
+of the kernels, from the trace, and from the model's operation counts; never from a strategy's name.
+A time is the slowest of several limits: bytes on the link with their headers, requests in flight
+over the round trip (Little's law), the measured rates at which multiprocessors read and change
+pages, cores, host memory, reads and bytes of a disk. The slowest limit is the bound.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
-from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile
+from gatherbench.bench.run.training_cost import TrainingCost
+from gatherbench.strategies.data_path import DataPath
 
+_NO_TRAINING = TrainingCost(0, 0, 0, 0)
+#: Reads in flight at a disk at most, of a path that does not say.
+DISK_DEPTH = 128
 #: Reads of fewer bytes on average come from one element a lane, or from rows as narrow: the number
 #: in flight decides their rate on the link.
 SMALL_READ = 64
+
+
+@dataclass(frozen=True, slots=True)
+class MinibatchLoad:
+    """An average minibatch of an epoch with one strategy; means may be fractions.
+
+    The fields down to ``managed_page_visits`` have the names of a ``DataPath``.
+    """
+
+    payload_bytes: float
+    cpu_read_bytes: float = 0.0
+    cpu_write_bytes: float = 0.0
+    copy_engine_bytes: float = 0.0
+    engine_row_bytes: float = 0.0
+    engine_copies: float = 0.0
+    pageable_bytes: float = 0.0
+    gpu_link_read_bytes: float = 0.0
+    disk_payload_bytes: float = 0.0
+    disk_bytes: float | None = 0.0
+    disk_requests: float | None = 0.0
+    gpu_requests: Mapping[int, float] | None = None
+    gpu_page_visits: float | None = None
+    managed_page_visits: float | None = 0.0
+    disk_depth: int = DISK_DEPTH  # reads that the path keeps in flight at most
+    table_bytes: float = 0.0  # span of the feature table
+    gpu_table_bytes: float = 0.0  # the part of it in GPU memory
+    row_bytes: float = 0.0  # of one feature row; 0: unknown, so wide rows are assumed
+    lookahead: int = 0  # minibatches that are prefetched
+    gpu_share: float = 0.0  # of multiprocessors, which an overlapped gather takes from training
+    sampled_edges: float = 0.0
+    layers: int = 0
+    gpu_samples: bool = False  # the GPU draws minibatches
+    training: TrainingCost = _NO_TRAINING
+    handover_s: float = 0.0  # time of each transfer waiting for another process, link idle
+    sample_s: float | None = None  # measured; if given, these replace the model's times
+    train_s: float | None = None
+    gpus: int = 1  # of the machine, each with this load; they share CPU, memory and disk
+    remarks: tuple[str, ...] = ()  # sources of these values
+
+    @property
+    def copied_bytes(self) -> float:
+        """Bytes of rows that the copy engine carries: from the table, or written by the CPU.
+
+        If it carries less than the CPU wrote, multiprocessors read the written rows.
+        """
+        written = self.copy_engine_bytes >= self.cpu_write_bytes
+        return self.engine_row_bytes + (self.cpu_write_bytes if written else 0.0)
+
+    @property
+    def brought_bytes(self) -> float:
+        """Bytes of feature rows over the link."""
+        return self.gpu_link_read_bytes + self.copied_bytes
+
+    @property
+    def kept_bytes(self) -> float:
+        """Bytes of feature rows that are in this GPU's memory before the minibatch."""
+        return max(0.0, self.payload_bytes - self.brought_bytes)
+
+
+def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
+    """Return the average minibatch: ``share`` of ``path``, which is the sum of all.
+
+    ``facts`` are the other fields of the load. Payload that crosses no link is in GPU memory.
+    """
+    mean: dict[str, Any] = {f.name: getattr(path, f.name) for f in fields(DataPath)}
+    requests, gpu_share = mean.pop("gpu_requests"), mean.pop("gpu_share")
+    del mean["gpu_memory_bytes"], mean["peer_bytes"]
+    mean = {name: None if value is None else share * value for name, value in mean.items()}
+    if requests is not None:
+        mean["gpu_requests"] = {size: share * count for size, count in requests.items()}
+    return MinibatchLoad(**mean, gpu_share=gpu_share, **facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +185,7 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """
     if load.gpu_requests is None:
         return unknown("requests on the link: not accounted for this path")
-    largest = profile["link.max_request"].value or math.inf
+    largest = profile.number("link.max_request", otherwise=math.inf)
     requests = split_requests(load.gpu_requests, largest)
     asked, count = sum(load.gpu_requests.values()), sum(requests.values())
     read_bytes = sum(size * n for size, n in requests.items())
@@ -141,7 +219,7 @@ def _visits(visits: float | None, key: str, load: MinibatchLoad, profile: LinkPr
 
 
 #: Rates that depend on the size of the table, and the fields with the amounts for them.
-SPANNED = {
+_SPANNED = {
     "read.roof": "gpu_link_read_bytes",
     "read.page_visits": "gpu_page_visits",
     "read.managed_page_visits": "managed_page_visits",
@@ -153,8 +231,9 @@ def beyond(load: MinibatchLoad, profile: LinkProfile) -> dict[str, float]:
 
     Key → the bytes up to which the rate is known; above, the rate of the largest table is used.
     """
-    needed = {key: profile[key].reach for key, name in SPANNED.items() if getattr(load, name)}
-    return {key: reach for key, reach in needed.items() if reach and load.table_bytes > reach}
+    rates = {key: profile[key].value for key, name in _SPANNED.items() if getattr(load, name)}
+    reach = {key: value[-1][0] for key, value in rates.items() if isinstance(value, tuple)}
+    return {key: most for key, most in reach.items() if load.table_bytes > most}
 
 
 def engine_copy(num_bytes: float, profile: LinkProfile, copies: float = 0.0) -> Part:
@@ -188,17 +267,10 @@ def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
 
 
 def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
-    """Return the time in which all cores gather rows into a reused staging buffer for each GPU.
-
-    Fewer cores are slower as measured, or in proportion if that is unknown.
-    """
-    cores, threads = profile["host.cores"].value, load.gather_threads
-    if threads:
-        cores = cores or threads
-        cores *= profile["host.gather_scaling"].at(threads) or min(1.0, threads / cores)
+    """Return the time in which all cores gather rows into a reused staging buffer for each GPU."""
+    cores, keys = profile.number("host.cores"), ("host.gather_rate", "host.cores")
     rate = profile.number("host.gather_rate", load.row_bytes or math.inf)
-    missing = profile.why("host.gather_rate", *([] if cores else ["host.cores"]))
-    seconds = load.gpus * load.cpu_write_bytes / (rate * (cores or math.nan))
+    seconds, missing = load.gpus * load.cpu_write_bytes / (rate * cores), profile.why(*keys)
     moved = load.cpu_read_bytes + load.cpu_write_bytes
     return _on_cpu(Part(seconds, "cpu", missing), moved, load, profile)
 
@@ -224,8 +296,8 @@ def _on_cpu(cores: Part, moved: float, load: MinibatchLoad, profile: LinkProfile
 
 def local_gather(num_bytes: float, resident_bytes: float, profile: LinkProfile) -> Part:
     """Return the time of reading and writing rows in GPU memory, which holds ``resident_bytes``."""
-    room = profile["gpu.memory"].value
-    if room is not None and resident_bytes > room:
+    room = profile.number("gpu.memory")
+    if resident_bytes > room:
         fit = f"{resident_bytes / 1e9:.1f} GB do not fit into {room / 1e9:.1f} GB of GPU memory"
         return Part(math.nan, "GPU memory", unknown=(fit,))
     return at_rate("GPU memory", 2 * num_bytes, profile, "gpu.memory_rate")
@@ -240,8 +312,8 @@ def sampling(load: MinibatchLoad, profile: LinkProfile) -> Part:
         draws = load.layers * profile.number("gpu.draw")
         return Part(draws, bound, profile.why("gpu.draw"))
     part = at_rate(bound, load.sampled_edges, profile, "host.sample_rate")
-    busy, cores = profile["host.sample_cores"].value, profile["host.cores"].value
-    share = busy / cores if busy and cores else 1.0
+    share = profile.number("host.sample_cores") / profile.number("host.cores")
+    share = 1.0 if math.isnan(share) else share
     rate, source = profile.number("host.sample_rate"), profile["host.sample_rate"].source
     remark = f"minibatches drawn at {rate / 1e6:.3g} M edges/s, which all share ({source})"
     return replace(part, seconds=part.seconds * max(1.0, load.gpus * share), remarks=(remark,))
@@ -278,5 +350,5 @@ def issuing(load: MinibatchLoad, profile: LinkProfile) -> float:
 
     An operation takes longer in a step than in a chain, whose time is used if no step was timed.
     """
-    each = profile["gpu.issue"].value or profile["gpu.launch"].value or 0.0
-    return each * load.training.launches
+    in_a_chain = profile.number("gpu.launch", otherwise=0.0)
+    return profile.number("gpu.issue", otherwise=in_a_chain) * load.training.launches

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
-from gatherbench.bench.model.load import MinibatchLoad, disk_depth, load_of
+from gatherbench.bench.model.physics import DISK_DEPTH, MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.plan.workload import ranks_of
@@ -41,14 +41,9 @@ def _declared(stage: str, metric: str, unit: str) -> str:
 _PATH = {name: _declared("fetch", metric, "B") for name, metric in PATH_METRICS.items()}
 _TRAINING = {name: _declared("train", *told) for name, told in TRAINING_METRICS.items()}
 #: Declarations that a prediction requires (``bench/run/declared_rows.py``).
-_NEEDED = {
-    *(f"declared_{name}_bytes" for name in ("payload", "row", "gpu_table")),
-    *(
-        f"declared_{name}"
-        for name in ("lookahead", "gpu_share", "sample_minibatches", "sample_edges")
-    ),
-    *_TRAINING.values(),
-}
+_NEEDED = {f"declared_{name}" for name in ("payload_bytes", "row_bytes", "gpu_table_bytes")}
+_NEEDED |= {f"declared_{n}" for n in ("lookahead", "gpu_share", "sample_minibatches")}
+_NEEDED |= {"declared_sample_edges", *_TRAINING.values()}
 _NOWHERE = torch.device("cuda", 127)
 #: Remarks on the run's own time for minibatches, by its sampling.
 _SAMPLING = {
@@ -100,28 +95,34 @@ def series_of(run: Run) -> list[Series]:
     for key, case in planned.items():
         fields, facts = run.plan["workloads"][key[0]], declared.get(key, {})
         ranks, strategy = ranks_of(fields), _strategy_of(case)
-        missing = str((strategy and refusal(strategy)) or "")
+        known = facts.keys() >= _NEEDED and facts["declared_sample_minibatches"] > 0
+        known = known and key[0] in tables
+        missing = ""
         if key in wrong.index:
             missing = f"the case was found wrong: {wrong[key]}"
-        known = facts.keys() >= _NEEDED and facts["declared_sample_minibatches"] > 0
-        if not missing and not (known and key[0] in tables):
+        elif strategy and (reason := refusal(strategy)):
+            missing = str(reason)
+        elif not known:
             missing = _why(run, key)
-        if not missing and facts.get("declared_peer_read_bytes"):
+        elif facts.get("declared_peer_read_bytes"):
             missing = "rows that other ranks send are not modelled"
-        if not missing and fields.get("step") == "captured":
+        elif fields.get("step") == "captured":
             missing = "captured steps are not modelled"
-        if not missing and fields.get("around_step"):
+        elif fields.get("around_step"):
             missing = "what is around a step is not modelled"
         if missing:
             found.append(Series(*key, None, missing=missing, gpus=ranks))
             continue
-        more = dict(measured.get(key[0], {}), gpu_samples=run.drawn in GPU_SAMPLING)
-        if more.get("sample_s"):
-            more["sample_s"] *= ranks / facts["declared_sample_minibatches"]
-        load = replace(declared_load(facts, float(tables[key[0]])), **more)
-        if strategy is not None:
-            load = replace(load, disk_depth=disk_depth(strategy))
-        found.append(Series(*key, load, int(facts["declared_sample_minibatches"]), gpus=ranks))
+        batches = int(facts["declared_sample_minibatches"])
+        load = replace(
+            declared_load(facts, float(tables[key[0]])),
+            gpu_samples=run.drawn in GPU_SAMPLING,
+            disk_depth=int(getattr(strategy, "depth", DISK_DEPTH)),
+        )
+        if drawn := measured.get(key[0]):
+            seconds, remark = drawn
+            load = replace(load, sample_s=seconds * (ranks / batches), remarks=(remark,))
+        found.append(Series(*key, load, batches, gpus=ranks))
     return found
 
 
@@ -178,26 +179,21 @@ def declared_facts(run: Run) -> dict[SeriesName, dict[str, float]]:
     return {key: of.dropna().to_dict() for key, of in said.iterrows()}  # type: ignore[misc]
 
 
-def _measured(run: Run) -> dict[str, dict[str, Any]]:
-    """Return workload → the run's measurements that no profile has, by epoch, as fields of a load.
+def _measured(run: Run) -> dict[str, tuple[float, str]]:
+    """Return workload → seconds an epoch to draw its minibatches, and a remark on them.
 
-    The run's time of sampling is used, the slowest rank's, because a profile's rate may be another
+    The run's own time is used, the slowest rank's, because a profile's rate may be another
     program's and is of its processor. Noisy cases count if a workload has no others.
     """
-    found = {}
-    names = [*KEYS, "basis", "rank", "noisy", "sample_s"]
-    epochs = run.epochs.reindex(columns=names)
+    epochs = run.epochs.reindex(columns=["workload", "basis", "rank", "noisy", "sample_s"])
     epochs = epochs[(epochs["basis"] == "measured") & (epochs["rank"] < 0)]
-    for workload, rows in epochs.groupby("workload"):
-        drawn = rows[rows["sample_s"].notna()]
-        quiet = drawn[~drawn["noisy"]]
+    found = {}
+    for workload, drawn in epochs.dropna(subset=["sample_s"]).groupby("workload"):
+        quiet = drawn[~drawn["noisy"].astype(bool)]
         remark = _WAITED if run.sampler_workers else _SAMPLING[run.drawn]
         remark += ", while other work ran" * quiet.empty
-        counted = (drawn if quiet.empty else quiet)["sample_s"]
-        found[str(workload)] = {
-            "sample_s": counted.median() if len(drawn) else None,
-            "remarks": (remark,) if len(drawn) else (),
-        }
+        counted = drawn if quiet.empty else quiet
+        found[str(workload)] = (float(counted["sample_s"].median()), remark)
     return found
 
 
@@ -226,38 +222,35 @@ def profile_of(run: Run) -> LinkProfile | None:
     return load_profile(file) if file.is_file() else None
 
 
-def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, tuple[EpochPrediction, ...]]]:
-    """Predict every series of the run on the machine of ``profile``, at both ends of its ranges.
+def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, EpochPrediction]]:
+    """Predict every series of the run on the machine of ``profile``.
 
     Series are in the order of the plan, with as many GPUs as a workload has ranks. A series that
     runs on no GPU, or declares too little, is unknown.
     """
-
-    def epochs(one: Series) -> tuple[EpochPrediction, ...]:
-        if one.load is None:
-            return (EpochPrediction(unknown=(one.missing,)),)
-        load, ends = one.load, profile.ends()
-        return tuple(predict_batches(load, end, one.batches, gpus=one.gpus) for end in ends)
-
-    return [(one, epochs(one)) for one in series_of(run)]
+    found = []
+    for one in series_of(run):
+        epoch = EpochPrediction(unknown=(one.missing,))
+        if one.load is not None:
+            epoch = predict_batches(one.load, profile, one.batches, gpus=one.gpus)
+        found.append((one, epoch))
+    return found
 
 
 def predict(run: Run, profile: LinkProfile) -> list[Row]:
     """Return predictions as rows: ``basis`` predicted, ``machine`` the profile's name, repeat 0.
 
-    If the profile has ranges, epoch 0 is with their low ends and epoch 1 with the high ones. Each
-    series has the ``wall_time`` of ``epoch``, ``sample``, ``fetch`` and ``train`` (training, and
-    its waits: they add up to the epoch), and in ``fetch`` the times of disk, gathering and transfer
-    alone. An unknown value is a row with the reason. ``borrowed`` names stages whose time the run
-    measured.
+    Each series has the ``wall_time`` of ``epoch``, ``sample``, ``fetch`` and ``train`` (training,
+    and its waits: they add up to the epoch), and in ``fetch`` the times of disk, gathering and
+    transfer alone. An unknown value is a row with the reason. ``borrowed`` names stages whose time
+    the run measured.
     """
     commits = [*run.epochs["commit"][-1:], *run.cases["commit"][-1:]]
-    commit = str(commits[-1]) if commits else "unknown"
     rows: list[Row] = []
-    for one, epochs in predictions(run, profile):
+    for one, epoch in predictions(run, profile):
         make = RowMaker(
             run_id=run.run_id,
-            commit=commit,
+            commit=str(commits[-1]) if commits else "unknown",
             machine=profile.name,
             backend="cuda",
             workload=one.workload,
@@ -268,11 +261,7 @@ def predict(run: Run, profile: LinkProfile) -> list[Row]:
             basis="predicted",
             borrowed="sample" if one.load and one.load.sample_s is not None else "",
         )
-        for number, epoch in enumerate(epochs):
-            source = f"link model, profile {profile.name}"
-            if profile.ranges():
-                source += f", its ranges at the {('low', 'high')[number]} end"
-            rows += _rows(make, one, epoch, number, source)
+        rows += _rows(make, one, epoch, f"link model, profile {profile.name}")
     return rows
 
 
@@ -281,26 +270,24 @@ def is_prediction(row: Row) -> bool:
     return row.basis == "predicted"
 
 
-def _rows(
-    make: RowMaker, one: Series, epoch: EpochPrediction, number: int, source: str
-) -> Iterator[Row]:
+def _rows(make: RowMaker, one: Series, epoch: EpochPrediction, source: str) -> Iterator[Row]:
     notes = "; ".join([f"bound by {epoch.bound}", *epoch.remarks, *epoch.extrapolated])
-    cells: list[tuple[str, str, float, str, tuple[str, ...]]] = [
-        ("epoch", "wall_time", epoch.epoch_s, f": {notes}", ()),
-        ("sample", "wall_time", epoch.sample_s, ": training waits for sampling", ()),
-        ("fetch", "wall_time", epoch.fetch_s, ": training waits for rows", ()),
-        ("train", "wall_time", epoch.train_s, "", ()),
-    ]
+    stages = {
+        "epoch": (epoch.epoch_s, f": {notes}"),
+        "sample": (epoch.sample_s, ": training waits for sampling"),
+        "fetch": (epoch.fetch_s, ": training waits for rows"),
+        "train": (epoch.train_s, ""),
+    }
+    cells = [(stage, "wall_time", *told, epoch.unknown) for stage, told in stages.items()]
     for name in ("disk", "gather", "transfer"):
         if part := epoch.parts.get(name):
-            alone = one.steps * part.seconds
-            said = f": bound by {part.bound}"
-            cells.append(("fetch", f"{name}_time_alone", alone, said, part.unknown))
-    for stage, metric, seconds, said, unknown in cells:
+            alone = one.steps * part.seconds, f": bound by {part.bound}"
+            unknown = part.unknown or epoch.unknown
+            cells.append(("fetch", f"{name}_time_alone", *alone, unknown))
+    for stage, metric, seconds, text, unknown in cells:
         if math.isnan(seconds):
-            reason = "unknown: " + "; ".join(unknown or epoch.unknown)
-            yield make.missing(stage, metric, "s", source, reason, epoch=number)
+            reason = f"unknown: {'; '.join(unknown)}"
+            yield make.missing(stage, metric, "s", source, reason, epoch=0)
         else:
-            # Equal values at both ends must stay equal after the rounding of a long sum.
-            value = float(f"{seconds:.11g}")
-            yield make.ok(stage, metric, "s", value, source + said, epoch=number)
+            value = float(f"{seconds:.11g}")  # without the rounding of a long sum
+            yield make.ok(stage, metric, "s", value, source + text, epoch=0)

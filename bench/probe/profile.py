@@ -14,7 +14,7 @@ import pandas as pd
 from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
 from gatherbench.bench.model.profile import LinkProfile, ProfileError, Value
 from gatherbench.bench.probe.gathers import OUR_BEST
-from gatherbench.bench.probe.host import LONG_DEPTH, LONG_READ_BYTES, READ_BYTES, USUAL_ROW_BYTES
+from gatherbench.bench.probe.host import LONG_DEPTH, LONG_READ_BYTES, READ_BYTES
 from gatherbench.bench.probe.machine import Facts
 
 #: Bytes of a row, so narrow that the page visits limit the rate.
@@ -125,10 +125,6 @@ class _Profile:
         words = f"random rows on {cores} cores, a core's share"
         on_all = gathers[gathers["threads"] == cores]
         self.curve("host.gather_rate", on_all, "row_bytes", lambda r: r / cores, words)
-        usual = gathers[gathers["row_bytes"] == USUAL_ROW_BYTES]
-        for whole in usual[usual["threads"] == cores]["median_per_s"] if len(usual) > 1 else ():
-            words = f"random rows of {USUAL_ROW_BYTES} B, over the rate of {cores} cores, by cores"
-            self.curve("host.gather_scaling", usual, "threads", lambda r: r / whole, words)  # noqa: B023
         sampled = self.of("host_sample", threads=cores)
         words = "edges of fan-out 25, 10 on an RMAT graph of 1 M nodes and 25 M edges"
         self.timed("host.sample_rate", sampled, lambda r: r, words)

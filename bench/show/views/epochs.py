@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.model.errors import told_apart
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import ProfileError
+from gatherbench.bench.model.roofline import ERROR_OF_RATIOS
 from gatherbench.bench.read.axis import accuracy_over_time as scores_over_time
 from gatherbench.bench.read.derive import (
     WITHIN_TRAIN,
@@ -137,7 +137,7 @@ def _model_error(run: Run) -> float:
     with contextlib.suppress(ProfileError):
         profile = profile_of(run)
         known = profile is not None and profile["gpu.issue"].value is not None
-    return told_apart(issue_known=known)
+    return ERROR_OF_RATIOS[known]
 
 
 # ---- charts --------------------------------------------------------------------------------------

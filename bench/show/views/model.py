@@ -8,7 +8,7 @@ import pandas as pd
 
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
-from gatherbench.bench.model.roofline import against_measured, roofline, roofs
+from gatherbench.bench.model.roofline import ROOFS, against_measured, roofline, roofs
 from gatherbench.bench.read.derive import problems, unpredicted
 from gatherbench.bench.read.modelled import borrows
 from gatherbench.bench.read.noise import modelled_from_noisy
@@ -21,8 +21,6 @@ from gatherbench.bench.show.terminal import struck
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
 
-#: Columns of the roofline's roofs, and their names for readers.
-ROOFS = {"copy_engine": "copy engine", "sm_read": "reads by SMs", "raw_link": "raw link"}
 #: The times that divide a rate, and the rates' names for readers.
 OVER = {
     "fetch": "rows over the link per second of fetch",
@@ -62,12 +60,10 @@ def roofline_chart(run: Run) -> Chart | None:
     spans = run.ended["setup_table_bytes"].groupby("workload").max().dropna()
     at, unknown = list[tuple[str, float, str]](), set[str]()
     for workload in table["workload"].unique():
-        limits: dict[tuple[str, float, str], None] = {}
-        for end in profile.ends() if workload in spans else ():
-            best = roofs(end, float(spans[workload]))
-            limits |= {(run.names[workload], getattr(best, kind), kind): None for kind in ROOFS}
-        at += [one for one in limits if pd.notna(one[1])]
-        unknown |= set(ROOFS) - {kind for _, value, kind in limits if pd.notna(value)}
+        best = roofs(profile, float(spans[workload])) if workload in spans else {}
+        known = {kind: rate for kind, rate in best.items() if pd.notna(rate)}
+        at += [(run.names[workload], rate, kind) for kind, rate in known.items()]
+        unknown |= ROOFS.keys() - known.keys()
     none = (
         "epoch bound by " + table["bound"] + ": no payload crosses the link, or too little is known"
     )
@@ -80,18 +76,12 @@ def roofline_chart(run: Run) -> Chart | None:
         value=table["rate"],
         reason=none.where(table["rate"].isna(), ""),
         note=("fetch bound by " + table["fetch_bound"]).mask(table["rate"].isna(), ""),
-        suffix=[f" ({end})" if end else "" for end in table["end"]],
     )
     reading = (
         "Rows that crossed the link, in bytes per second that the loop waited for them. Where"
         " fetches are hidden behind training, over the whole epoch, in a panel of their own: at"
         f" least so busy was the link. Vertical lines: its roofs by profile {short(profile.name)}."
     )
-    if table["end"].any():
-        reading += (
-            " Of some constants the profile knows but a range: a series then has two bars, the"
-            " least and the most that it allows, and a roof several lines."
-        )
     if unknown:
         missing = ", ".join(sorted(ROOFS[kind] for kind in unknown))
         reading += f" Not known in this profile, so not drawn: {missing}."
@@ -119,7 +109,6 @@ def roofline_table(profile: LinkProfile, table: pd.DataFrame) -> Table:
     disk = Column("of_disk", "of the disk", "share", short="disk")
     columns = [
         *WHAT,
-        *_end(table),
         Column("rate", "over the link", "B/s", short="rate", mark="hidden"),
         Column("over", "over the time of"),
         Column("of_copy_engine", "of the copy engine", "share", short="copies"),
@@ -154,7 +143,6 @@ def model_errors(run: Run) -> Table | None:
     limit = Column("limit_error", "ratio over no_fetch off by", "share", short="ratio")
     columns = [
         *WHAT[:3],
-        *_end(table),
         Column("measured", "epoch, measured", "s", short="measured"),
         Column("modelled", "modelled", "s", short="modelled", like="measured"),
         Column("error", "off by", "share", short="off by"),
@@ -172,12 +160,6 @@ def model_errors(run: Run) -> Table | None:
         " than was measured. It says how far the model is off only if the profile is this"
         " machine’s own.",
     )
-
-
-def _end(table: pd.DataFrame) -> list[Column]:
-    """Return a column for the least and the most, if the profile's ranges make two lines."""
-    end = Column("end", "within the profile’s ranges", short="ends")
-    return [end] if table["end"].any() else []
 
 
 def _tables(run: Run) -> list[Table]:

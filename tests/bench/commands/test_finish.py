@@ -62,18 +62,18 @@ def test_a_run_is_predicted_for_another_machine(folder):
     measured = [row for row in RunStore(folder).rows() if not is_prediction(row)]
     machine = load_run(folder).machine
     assert machines(folder) == {"a100-pcie4"}
-    done = invoke(folder, "--profile", "h200-sxm-pcie5")
+    done = invoke(folder, "--profile", "h200-sxm-pcie5-low")
     assert done.exit_code == 0, done.output
-    assert "Predicted for h200-sxm-pcie5, not measured" in done.stdout
+    assert "Predicted for h200-sxm-pcie5-low, not measured" in done.stdout
     assert f"Report: {folder / 'report.html'}" in done.stdout.replace("\n", "")
-    assert machines(folder) == {"h200-sxm-pcie5"}
+    assert machines(folder) == {"h200-sxm-pcie5-low"}
     assert load_run(folder).machine == machine, "which measured it"
-    assert load_profile(folder / "profile.toml") == load_profile("h200-sxm-pcie5")
+    assert load_profile(folder / "profile.toml") == load_profile("h200-sxm-pcie5-low")
     assert [row for row in RunStore(folder).rows() if not is_prediction(row)] == measured
-    assert "h200-sxm-pcie5" in (folder / "report.html").read_text()
+    assert "h200-sxm-pcie5-low" in (folder / "report.html").read_text()
     assert set(pd.read_parquet(folder / "epochs.parquet")["machine"].dropna()) == {
         machine,
-        "h200-sxm-pcie5",
+        "h200-sxm-pcie5-low",
     }
 
 
@@ -93,9 +93,9 @@ def test_without_a_name_it_is_the_run_s_own_profile_or_that_of_a_new_run(folder)
     assert "--profile NAME" in refused.stderr
     own = CALIBRATIONS / f"{load_run(folder).machine}.toml"
     own.parent.mkdir()
-    own.write_text(load_profile("h200-sxm-pcie5").to_toml())
+    own.write_text(load_profile("h200-sxm-pcie5-low").to_toml())
     assert invoke(folder).exit_code == 0
-    assert machines(folder) == {"h200-sxm-pcie5"}
+    assert machines(folder) == {"h200-sxm-pcie5-low"}
 
 
 def test_what_cannot_be_predicted_for_changes_nothing(folder):
@@ -105,9 +105,9 @@ def test_what_cannot_be_predicted_for_changes_nothing(folder):
     before = files()
     unknown = invoke(folder, "--profile", "h200-sxm")
     assert unknown.exit_code == 2
-    assert "did you mean 'h200-sxm-pcie5'" in unknown.stderr
+    assert "did you mean 'h200-sxm-pcie5-low'" in unknown.stderr
     with only_one(folder):
-        busy = invoke(folder, "--profile", "h200-sxm-pcie5")
+        busy = invoke(folder, "--profile", "h200-sxm-pcie5-low")
     assert busy.exit_code == 2
     assert "another process is running" in busy.stderr
     assert files() == before
@@ -124,9 +124,9 @@ def test_what_is_shown_is_what_whoever_reads_the_folder_finds(folder, monkeypatc
     shown: list[Run] = []
     monkeypatch.setattr(finish, "render_all", lambda run, views: shown.append(run) or "")
     monkeypatch.setattr(finish, "write_report", lambda run, path, views: path)
-    assert invoke(folder, "--profile", "h200-sxm-pcie5").exit_code == 0
+    assert invoke(folder, "--profile", "h200-sxm-pcie5-low").exit_code == 0
     found = load_run(folder)
-    assert set(found.predicted["machine"]) == {"h200-sxm-pcie5"}
+    assert set(found.predicted["machine"]) == {"h200-sxm-pcie5-low"}
     for name in ("measured", "predicted", "ended", "declared"):
         one, other = (getattr(run, name).sort_index() for run in (shown[0], found))
         pd.testing.assert_frame_equal(
@@ -161,7 +161,7 @@ def test_what_finds_no_room_says_what_makes_it_and_loses_nothing_else(
 ):
     measured = [row for row in RunStore(folder).rows() if not is_prediction(row)]
     monkeypatch.setattr(where, name, full)
-    done = invoke(folder, "--profile", "h200-sxm-pcie5")
+    done = invoke(folder, "--profile", "h200-sxm-pcie5-low")
     assert done.exit_code == status
     said = " ".join(done.stderr.split())
     assert re.search(remedy.replace("FOLDER", str(folder)), said), said
@@ -189,7 +189,7 @@ def test_a_gpu_s_new_run_takes_its_own_calibration(tmp_path, monkeypatch):
     assert profile_of("cuda") is None
     file = CALIBRATIONS / f"{new_run('quick', tmp_path / 'results', 'cpu').machine}.toml"
     file.parent.mkdir()
-    own = dataclasses.replace(load_profile("h200-sxm-pcie5"), name="my own")
+    own = dataclasses.replace(load_profile("h200-sxm-pcie5-low"), name="my own")
     file.write_text(own.to_toml(), encoding="utf-8")
     assert profile_of("cuda") == "my own"
     assert profile_of("cuda", "a100-pcie4") == "a100-pcie4"

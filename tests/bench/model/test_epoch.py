@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from gatherbench.bench.model import epoch as epoch_module
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
-from gatherbench.bench.model.load import MinibatchLoad
-from gatherbench.bench.model.physics import Part
+from gatherbench.bench.model.physics import MinibatchLoad, Part
 from gatherbench.bench.model.profile import load_profile
 
 PROFILE = load_profile("rtx3090-pcie4")

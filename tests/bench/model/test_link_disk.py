@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatherbench.bench.model.epoch import minibatch_parts, predict_batches
-from gatherbench.bench.model.load import MinibatchLoad
-from gatherbench.bench.model.physics import Part, disk_read, in_turn
+from gatherbench.bench.model.physics import MinibatchLoad, Part, disk_read, in_turn
 from gatherbench.bench.model.profile import LinkProfile, Points, load_profile
 
 BARE = load_profile("rtx3090-pcie4")

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatherbench.bench.model.epoch import predict_batches
-from gatherbench.bench.model.load import MinibatchLoad
 from gatherbench.bench.model.physics import (
+    MinibatchLoad,
     Part,
     beyond,
     cpu_gather,
@@ -211,18 +211,6 @@ def test_rates_beyond_the_table_that_they_are_known_of_are_told():
     assert beyond(asked, profile) == {"read.managed_page_visits": 32e9}
     (note,) = predict_batches(asked, profile, 1).extrapolated
     assert note == "read.managed_page_visits is known of tables up to 32.0 GB, not of this one"
-
-
-def test_some_cores_gather_as_fast_as_they_were_seen():
-    """4 cores of 1 GB/s; two of them 3/4 of that by what was seen, half where nobody saw it."""
-    load = MinibatchLoad(1e9, cpu_read_bytes=1e9, cpu_write_bytes=1e9, gather_threads=2)
-    seen = machine(host_gather_rate=1e9, host_cores=4, host_memory_rate=1e12)
-    assert known(cpu_gather(load, seen)) == pytest.approx(0.5)
-    curve = seen.with_constant("host.gather_scaling", ((2.0, 0.75), (4.0, 1.0)), "a test")
-    assert known(cpu_gather(load, curve)) == pytest.approx(1 / 3)
-    every = replace(load, gather_threads=9)
-    assert known(cpu_gather(every, curve)) == pytest.approx(0.25)
-    assert known(cpu_gather(every, seen)) == pytest.approx(0.25)
 
 
 def test_the_cpu_gathers_on_every_core_until_its_memory_is_full():

@@ -110,7 +110,7 @@ def profile() -> LinkProfile:
 
 def epochs(run: Run, profile: LinkProfile) -> dict[str, float]:
     found = predictions(run, profile)
-    return {one.strategy: epoch.epoch_s for one, (epoch, *_) in found}
+    return {one.strategy: epoch.epoch_s for one, epoch in found}
 
 
 def test_of_what_was_found_wrong_nothing_is_predicted(tmp_path, profile):
@@ -186,7 +186,7 @@ def test_sampling_is_the_run_s_however_it_got_its_minibatches(
     """What a measured epoch does not contain must not be in the predicted one beside it."""
     found = predictions(make_run(tmp_path, backend=backend, sampling=sampling), profile)
     assert len(found) == len(CASES)
-    for _, (epoch,) in found:
+    for _, epoch in found:
         part = epoch.parts["sample"]
         assert part.seconds == pytest.approx(seconds / BATCHES)
         assert part.bound == bound
@@ -194,47 +194,20 @@ def test_sampling_is_the_run_s_however_it_got_its_minibatches(
 
 
 def test_of_workers_what_the_loop_waited_for_counts(tmp_path, profile):
-    for _, (epoch,) in predictions(make_run(tmp_path, workers=2), profile):
+    for _, epoch in predictions(make_run(tmp_path, workers=2), profile):
         assert epoch.parts["sample"].seconds == pytest.approx(2.0 / BATCHES)
         assert any("waited for sampler workers" in remark for remark in epoch.remarks)
 
 
 def test_a_prediction_says_what_it_borrowed_and_no_gather_is(tmp_path):
     """An H200's host is anybody's: what the CPU gathers there is not known."""
-    machine = load_profile("h200-sxm-pcie5")
+    machine = load_profile("h200-sxm-pcie5-low")
     rows = predict(make_run(tmp_path), machine)
     assert {row.borrowed for row in rows} == {"sample"}
     found = {r.strategy: r.reason for r in rows if (r.stage, r.epoch) == ("epoch", 0)}
     assert {name for name, reason in found.items() if reason} == {"by_cpu", "by_cpu_fresh"}
     assert (found["by_cpu"] or "").startswith("unknown: host.gather_rate: ")
     assert (found["by_cpu_fresh"] or "").startswith("unknown: copy.pageable: ")
-
-
-def test_each_end_of_a_range_is_an_epoch_of_its_own(tmp_path, profile):
-    """Whole lines as 128 B, or twice 64: 148 B on the link, or 2 × 84."""
-    dark = {
-        "declared_payload_bytes": PAYLOAD,
-        "declared_train_launches": 0.0,
-        "declared_train_structure_bytes": 0.0,
-    }
-    run = make_run(tmp_path, {name: facts | dark for name, facts in CASES.items()}, sampling="gpu")
-    ranged = profile.with_constant("link.max_request", 64, "nobody knows", high=128)
-    rows = predict(run, ranged)
-    transfers = {
-        row.epoch: row.value
-        for row in rows
-        if (row.strategy, row.metric) == ("by_gpu", "transfer_time_alone")
-    }
-    assert set(transfers) == {0, 1}
-    assert (transfers[0] or 0) / (transfers[1] or 1) == pytest.approx(2 * 84 / 148)
-    for end, number in (("low", 0), ("high", 1)):
-        (row,) = (
-            r
-            for r in rows
-            if (r.strategy, r.stage, r.epoch) == ("by_gpu", "epoch", number)
-            and r.metric == "wall_time"
-        )
-        assert f"{profile.name}, its ranges at the {end} end: bound by" in row.source
 
 
 def test_a_disk_has_rows_a_roof_and_a_reason(tmp_path, profile):
@@ -268,24 +241,6 @@ def test_a_disk_has_rows_a_roof_and_a_reason(tmp_path, profile):
     assert pd.isna(lines.loc["mapped", "of_disk"])
     table = roofline_table(profile, lines.reset_index())
     assert "disk" in [column.short for column in table.columns]
-
-
-def test_the_least_and_the_most_of_a_range_stand_in_the_rooflines(tmp_path, profile):
-    ranged = profile.with_constant("link.max_request", 64, "nobody knows", high=128)
-    lines = roofline(make_run(tmp_path, sampling="replay"), ranged)
-    by_gpu = lines[lines["strategy"] == "by_gpu"].set_index("end")
-    assert list(by_gpu.index) == ["at least", "at most"]
-    rates = by_gpu["rate"]
-    assert rates["at most"] / rates["at least"] == pytest.approx(2 * 84 / 148, rel=0.01)
-    # Its own rate is one, but not the share of a roof of which only a range is known.
-    (by_cpu,) = lines[lines["strategy"] == "by_cpu"].to_dict("records")
-    assert by_cpu["end"] == ""
-    assert by_cpu["of_copy_engine"] > 0
-    assert pd.isna(by_cpu["of_sm_read"])
-    measured = against_measured(make_run(tmp_path, backend="cuda", sampling="replay"), ranged)
-    by_gpu = measured[measured["strategy"] == "by_gpu"].set_index("end")
-    assert by_gpu.loc["at least", "modelled_s"] < by_gpu.loc["at most", "modelled_s"]
-    assert list(measured[measured["strategy"] == "resident"]["end"]) == [""]
 
 
 @dataclass(frozen=True)
@@ -358,7 +313,7 @@ def test_a_case_that_declared_nothing_says_so(tmp_path, profile):
 def test_a_run_of_several_ranks_is_predicted_for_as_many_gpus(tmp_path, profile):
     """Of 4 minibatches each of 4 ranks has one, which it drew in 2 s."""
     run = make_run(tmp_path, gpus=4)
-    found = {one.strategy: (one, epoch) for one, (epoch,) in predictions(run, profile)}
+    found = {one.strategy: (one, epoch) for one, epoch in predictions(run, profile)}
     series, epoch = found["by_gpu"]
     assert (series.gpus, series.batches, series.steps) == (4, BATCHES, 1)
     assert series.load is not None
@@ -386,13 +341,13 @@ def test_rooflines_are_shares_of_the_roofs(tmp_path, profile):
     table = roofline(make_run(tmp_path, sampling="replay"), profile).set_index("strategy")
     assert set(table["kind"]) == {"modelled"}
     best = roofs(profile, 1e9)
-    assert best.copy_engine < best.raw_link
-    assert best.sm_read < best.raw_link
+    assert best["copy_engine"] < best["raw_link"]
+    assert best["sm_read"] < best["raw_link"]
     by_gpu = table.loc["by_gpu"]
-    assert by_gpu["rate"] == pytest.approx(best.sm_read, rel=0.01)  # whole lines, one at a time
-    assert best.sm_read != pytest.approx(best.copy_engine)
+    assert by_gpu["rate"] == pytest.approx(best["sm_read"], rel=0.01)  # whole lines, one at a time
+    assert best["sm_read"] != pytest.approx(best["copy_engine"])
     for roof in ("copy_engine", "sm_read", "raw_link"):
-        assert by_gpu[f"of_{roof}"] == pytest.approx(by_gpu["rate"] / getattr(best, roof))
+        assert by_gpu[f"of_{roof}"] == pytest.approx(by_gpu["rate"] / best[roof])
     assert by_gpu["fetch_bound"] == "link"
     assert table.loc["by_gpu_ahead", "over"] == "epoch"
     assert pd.isna(table.loc["resident", "rate"])

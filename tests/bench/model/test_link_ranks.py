@@ -8,8 +8,7 @@ import pytest
 
 from gatherbench.bench.model import roofline as roofline_module
 from gatherbench.bench.model.epoch import predict_batches
-from gatherbench.bench.model.load import MinibatchLoad
-from gatherbench.bench.model.physics import Part
+from gatherbench.bench.model.physics import MinibatchLoad, Part
 from gatherbench.bench.model.predict import Series
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 
@@ -50,6 +49,6 @@ def test_the_disk_s_share_is_of_all_ranks():
     series = Series("w", "disk", "host", load, 10, gpus=2)
     part = Part(0.2, "reads")  # of both
     epoch: Any = SimpleNamespace(parts={"transfer": part, "disk": part}, bound="reads")
-    line = roofline_module._line(series, epoch, MACHINE, "measured", {"fetch": 2.0})
+    line = roofline_module._line(series, epoch, MACHINE, {"fetch": 2.0})
     assert line["rate"] == pytest.approx(1e7)
     assert line["of_disk"] == pytest.approx(0.5)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
-from gatherbench.bench.model.load import MinibatchLoad, load_of
+from gatherbench.bench.model.physics import MinibatchLoad, load_of
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.strategies.data_path import DataPath, total
 

@@ -56,7 +56,7 @@ def _write(
         series=series,
         longer=lambda workload, repeat, epoch: 1 + spread * (repeat + epoch / 2) + workload / 10,
         **{"plan_name": name, "workloads": [WORKLOAD], "repeats": 2, "epochs": 2}
-        | {"profile": "h200-sxm-pcie5", "max_batches": 20}
+        | {"profile": "h200-sxm-pcie5-low", "max_batches": 20}
         | more,
     )
 

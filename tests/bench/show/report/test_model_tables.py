@@ -12,7 +12,7 @@ from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.report.page import write_report
 from gatherbench.bench.show.terminal import in_terminal
 from gatherbench.bench.show.view import shown as shown_of
-from gatherbench.bench.show.views.model import MODEL, model_errors, roofline_chart
+from gatherbench.bench.show.views.model import MODEL, model_errors
 
 from ...written_run import edit
 from ..test_show import all_of, printed
@@ -106,19 +106,3 @@ def test_without_a_profile_it_says_what_to_do(make_run):
     assert "gatherbench predict RUN --profile NAME" in without
     (folder / "profile.toml").write_text("name = ")
     assert "not valid TOML" in " ".join(of_the_model(folder).split())
-
-
-def test_ranges_of_a_profile_have_two_ends_everywhere(make_run):
-    """Of reads by an H200's SMs 35.2 GB/s, and 45.4 or 51.5 by requests of 64 or 128 B."""
-    folder = make_run([NAIVE, ALIGNED], backend="cuda", declared=True)
-    profile = load_profile("h200-sxm-pcie5")
-    (folder / "profile.toml").write_text(profile.to_toml())
-    chart = roofline_chart(load_run(folder))
-    (panel,) = chart.panels()
-    kinds = [kind for _, _, kind in chart.at]
-    assert (kinds.count("sm_read"), kinds.count("copy_engine")) == (2, 1)
-    lines = panel.lines.set_index(["look", "variant"])["text"]["modelled", "given"]
-    assert [text.partition(" (")[2] for text in lines] == ["at least)", "at most)"]
-    assert "the profile knows but a range" in chart.reading
-    errors = of_the_model(folder).split("\nEpochs, and how far", 1)[1]
-    assert errors.count("at least") == errors.count("at most") > 0
