@@ -29,7 +29,7 @@ from gatherbench.bench.read.units import listed
 from gatherbench.bench.run.frames import RESTORE
 from gatherbench.bench.run.guards import status_of
 from gatherbench.bench.run.launch import LaunchError
-from gatherbench.bench.run.part import CASE_METRIC, CASE_STAGE, key_of
+from gatherbench.bench.run.part import ends_case, key_of
 from gatherbench.bench.run.runner import PreparedRun, Runner, RunStopped
 from gatherbench.bench.run.store import RunStore, write_atomically
 from gatherbench.bench.show.terminal import progress_bar
@@ -113,12 +113,14 @@ def new_run(
         store = RunStore.create(results, machine, text, env)
         if modelled is not None:
             write_atomically(store.profile_file, modelled.to_toml())
+        if checked is not None:
+            store.take_sensors(checked)
     except OSError as error:
         raise BadRunError(
             f"{results}: no run can be kept there: {error}; choose a folder with --results"
         ) from error
     commit = env["commit"]
-    return PreparedRun(store, cases, measure, device, commit, machine, load, checked, group)
+    return PreparedRun(store, cases, measure, device, commit, machine, load, group)
 
 
 def _described(group: Group | None) -> dict[str, Any]:
@@ -224,7 +226,7 @@ def execute(
                 f"interrupted; what was measured is safe. Go on with: {again(run)}", soft_wrap=True
             )
             return status_of(stop)
-    ended = [r for r in run.store.rows() if (r.stage, r.metric) == (CASE_STAGE, CASE_METRIC)]
+    ended = [row for row in run.store.rows() if ends_case(row)]
     if not ended:
         said = f"the time was up before any of {_cases(len(run.cases))} had a whole block"
         err.print(f"[red]Nothing was measured:[/] {said}. Go on with: {again(run)}", soft_wrap=True)

@@ -128,9 +128,8 @@ def _led(launch: Launch | None) -> Iterator[Group | None]:
     if launch is None:
         yield None
         return
-    from gatherbench.bench.run.follower import follow
     from gatherbench.bench.run.guards import status_of
-    from gatherbench.bench.run.machines import Group
+    from gatherbench.bench.run.machines import Group, follow
 
     with Group(launch) as group:
         if launch.rank:

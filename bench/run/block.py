@@ -61,9 +61,10 @@ def measure_block(
     """
     begin, began = time.perf_counter(), time.time()
     first = block.jobs[0]
-    case, plan = first.case, first.measure
-    draw = random.Random(f"0 {case.workload.id} {case.repeat}")
-    session, turns = Session(first, table, group), _Turns(block, out)
+    draw = random.Random(f"0 {first.case.workload.id} {first.case.repeat}")
+    session = Session(first, table, group)
+    work = sum(_OPENS + job.measure.epochs - job.start + _ENDS for job in block.jobs)
+    turns = _Turns(out, work)
     paths = [_Path(job, session, turns) for job in block.jobs]
     for path in paths:
         if not path.job.alone:
@@ -77,16 +78,15 @@ def measure_block(
         path.spent_s += (time.perf_counter() - begin) / len(waiting)
     while waiting:
         opened, waiting = _opened(waiting)
-        with nvtx_session(plan.nvtx) as mark:
+        with nvtx_session(first.measure.nvtx) as mark:
             _take_turns(opened, block, out, draw, mark)
         for path in opened:
-            if not path.over:
-                path.turn(path.case.finish, _ENDS)
+            path.turn(path.case.finish, _ENDS)
             if not path.over:
                 path.end("ok", None)
         if waiting:  # the host may have room for only one table
             kept = session.kind(waiting[0].case.strategy)
-            session.tables = {kind: one for kind, one in session.tables.items() if kind == kept}
+            session.tables = {kind: table for kind, table in session.tables.items() if kind == kept}
     return not any(path.failed for path in paths)
 
 
@@ -97,10 +97,13 @@ def _take_turns(
     longest_s, before = 0.0, None
     for number, sets in enumerate(latin_square(len(opened), block.jobs[0].measure.epochs)):
         began = time.monotonic()
-        if longest_s and began + _BLOCK_AND_END * longest_s > block.until:
+        late = longest_s and began + _BLOCK_AND_END * longest_s > block.until
+        if late and not block.jobs[0].alone:
             break
         of_path = dict(zip(opened, sets, strict=True))
-        left = {path: s for path, s in of_path.items() if path.has(number)}
+        left = {
+            path: s for path, s in of_path.items() if not path.over and path.job.start <= number
+        }
         order = apart(left, draw, before)
         for place, path in enumerate(order):
             if not path.job.alone:
@@ -132,19 +135,18 @@ def _opened(waiting: Sequence[_Path]) -> tuple[list[_Path], list[_Path]]:
 class _Turns:
     """Reports which case is running, and how much of all the work is done, in epochs."""
 
-    def __init__(self, block: Block, out: PartWriter) -> None:
-        self.out, self._done = out, 0
-        self._all = sum(_OPENS + one.measure.epochs - one.start + _ENDS for one in block.jobs)
+    def __init__(self, out: PartWriter, work: int) -> None:
+        self.out, self._work, self._done = out, work, 0
 
-    def say(self, case: str | None = None, before_s: float = 0.0) -> None:
-        """Report the turn of a case that has had ``before_s`` seconds before; ``None``: no case."""
-        since, done = time.monotonic(), self._done / self._all
+    def say(self, case: str | None = None, before_s: float = 0.0, did: int = 0) -> None:
+        """Report so many epochs more as done, and the turn of a case (``None``: of none).
+
+        Args:
+            before_s: the seconds that the case has had in this process.
+        """
+        self._done += did
+        since, done = time.monotonic(), self._done / self._work
         self.out.write("turn", case=case, since=since, before_s=before_s, done=done)
-
-    def did(self, epochs: int) -> None:
-        """Report that so many epochs are done and that no case is running."""
-        self._done += epochs
-        self.say()
 
 
 class _Path:
@@ -153,22 +155,17 @@ class _Path:
     def __init__(self, job: Job, session: Session, turns: _Turns) -> None:
         self.job, self.case = job, MeasuredCase(job, turns.out, session)
         self.spent_s, self.over, self.failed = job.spent_s, False, False
-        self._turns, self._ground = turns, session
-
-    def has(self, block: int) -> bool:
-        """Return whether it is to be measured in the block: it is new there, and nothing failed."""
-        return not self.over and self.job.start <= block
+        self._turns, self._session = turns, session
 
     def fits(self) -> bool:
         """Return whether there is room for it with the paths that are open."""
-        strategy, device = self.case.strategy, torch.device(self.job.device)
-        spec = self._ground.dataset.spec
-        known = self._ground.known.limited_to(strategy.needs)
-        taken = strategy.kept_bytes(spec.table_bytes, known)
-        if taken and taken > _SHARE * free_bytes(device):
+        strategy, session = self.case.strategy, self._session
+        spec = session.dataset.spec
+        kept = strategy.kept_bytes(spec.table_bytes, session.known.limited_to(strategy.needs))
+        if kept and kept > _SHARE * free_bytes(torch.device(self.job.device)):
             return False
-        kind = self._ground.kind(strategy)
-        if kind not in self._ground.tables and not has_room(spec, kind):
+        kind = session.kind(strategy)
+        if kind not in session.tables and not has_room(spec, kind):
             return False
         return self.case.refused() is None
 
@@ -182,6 +179,8 @@ class _Path:
             SystemExit: CUDA is lost.
             Exception: the disk is full.
         """
+        if self.over:
+            return
         self._turns.say(self.job.case.id, self.spent_s - self.job.spent_s)
         begin = time.perf_counter()
 
@@ -198,18 +197,12 @@ class _Path:
         if status != "ok":
             self.end(status, reason)
             if status == "failed" and self.job.device == "cuda":
-                _look_for_cuda()
-        self._turns.did(epochs)
+                try:
+                    torch.cuda.synchronize()
+                except Exception as error:  # it persists in this process
+                    raise SystemExit(1) from error
+        self._turns.say(did=epochs)
 
     def end(self, status: str, reason: str | None) -> None:
-        """End the case."""
         self.over, self.failed = True, status == "failed"
         self._turns.out.end(self.job.rows, status, reason, self.spent_s)
-
-
-def _look_for_cuda() -> None:
-    """End the process if an error of CUDA persists in it."""
-    try:
-        torch.cuda.synchronize()
-    except Exception as error:
-        raise SystemExit(1) from error

@@ -41,9 +41,6 @@ class Engine:
         environment: of all processes.
         command: starts the server that forks them.
         until: by :func:`time.monotonic`: the end of the time for all of them.
-
-    Attributes:
-        until: as the argument; it may be changed.
     """
 
     def __init__(
@@ -54,7 +51,7 @@ class Engine:
         until: float = math.inf,
     ) -> None:
         # There is one at a time. Outside the run's folder, kill -9 would leave them.
-        self._log = folder / "process.log"
+        self._log = folder.absolute() / "process.log"
         self._server, self.until = ForkServer(command, environment), until
 
     def run(
@@ -73,29 +70,32 @@ class Engine:
 
         Raises:
             OSError: the process found the disk full.
-            TimeUp: all time was up before it ended.
+            TimeUp: the block's ``until``, or the engine's, passed first.
         """
-        log, tail, begin = fresh(self._log.absolute()), Tail(block.part), time.monotonic()
-        turn: Record = {"since": None, "before_s": 0.0}
+        self.check_time()
+        self._log.parent.mkdir(exist_ok=True)
+        log, tail, late = fresh(self._log), Tail(block.part), time.monotonic() + timeout_s
 
         def follow() -> None:
-            nonlocal turn
+            nonlocal late
             for record in tail.more():
-                turn = record if record["kind"] == "turn" else turn
+                if record["kind"] == "turn":
+                    late = timeout_s - record["before_s"] + record["since"]
                 hear(record)
 
         def watch() -> None:
             follow()
-            since = begin if turn["since"] is None else turn["since"]
-            if turn["before_s"] + time.monotonic() - since > timeout_s:
+            if time.monotonic() > late:
                 raise TimeoutError
             look()
 
         try:
-            return _death_of(self._server.run(block, log, self.until, watch), log)
-        except TimeoutError as late:
-            self.check_time()
-            return str(late) or f"timed out after {timeout_s:g} s"
+            until = min(self.until, block.until)
+            return _death_of(self._server.run(block, log, until, watch), log)
+        except TimeoutError as error:
+            if time.monotonic() >= min(self.until, block.until):
+                raise TimeUp from None
+            return str(error) or f"timed out after {timeout_s:g} s"
         finally:
             follow()
 
@@ -115,14 +115,15 @@ class Engine:
         answer: Record = {}
 
         def hear(record: Record) -> None:
-            nonlocal answer
             if record["kind"] == "work":
                 told(str(record["what"]), float(record["fraction"]))
             elif record["kind"] == "answer":
-                answer = record
+                answer.update(record)
 
         death = self.run(block, timeout_s, hear, look=look)
-        return answer if death is None or "failed" in answer else {"failed": death}
+        if answer and (death is None or "failed" in answer):
+            return answer
+        return {"failed": death or "its process ended without a word"}
 
     def prepare(
         self,
@@ -131,11 +132,11 @@ class Engine:
         look: Callable[[], None] = lambda: None,
     ) -> Ready | str:
         """Return the block's workload, ready to be measured, or why it is unavailable."""
-        found = self.ask(block, told=told, look=look)
-        if "dataset" not in found:
-            why = found.get("failed", "its process ended without a word")
-            return f"{block.jobs[0].case.workload.dataset} could not be prepared: {why}"
-        return Ready(Path(found["dataset"]), Path(found["trace"]), found["identity"])
+        answer = self.ask(block, told=told, look=look)
+        if "failed" in answer:
+            dataset = block.jobs[0].case.workload.dataset
+            return f"{dataset} could not be prepared: {answer['failed']}"
+        return Ready(Path(answer["dataset"]), Path(answer["trace"]), answer["identity"])
 
     def check_time(self) -> None:
         """Raise :class:`TimeUp` if it is."""

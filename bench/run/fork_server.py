@@ -2,7 +2,8 @@
 
 A case's process would spend three of its four seconds on imports. The forked ones share what a fork
 shares: the addresses of libraries in memory. These affect slightly how fast a process is, so the
-runner starts a new server for each round of repeats.
+runner starts a new server for each round of repeats. The standard library's server leaves behind
+what a process has started in sessions of its own; this one ends it.
 
 Requests and answers go over a bidirectional pipe, which is the server's standard input.
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import os
 import signal
 import subprocess
@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-#: How long to wait for a process or server that was killed.
+#: How long to wait for a server that was told to end.
 KILL_S = 30.0
 #: How long remaining processes of a finished one may take to end, and after they have been killed.
 GRACE_S, _KILLED_S = 5.0, 10.0
@@ -36,7 +36,7 @@ _LOOK_S = 0.2
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when the runner dies, however it dies (Linux)."""
+    """Have the kernel send this process a signal when its parent dies, however it dies (Linux)."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
@@ -45,49 +45,40 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def serve_requests(work: Callable[[Any], None]) -> None:
-    """Fork for each request until the client is gone; the fork runs ``work(job)``.
+    """Fork for each request, (job, log), until the client is gone; the fork runs ``work(job)``.
 
-    A request is (job, log). The answers are the id of the process once there is one, and,
-    when it has ended, its exit status, or less than 0 the signal that ended it. By then all that it
-    had started has ended as well: it would use cores and memory while the next runs. The same holds
-    when SIGTERM ends the server, as the end of the runner does.
+    The answer is the fork's exit status, or less than 0 the signal that ended it. By then all that
+    it had started has ended as well: it would use cores and memory while the next runs. The same
+    holds when SIGTERM ends the server, as the end of the runner does.
     """
-    server, runner, child = os.getpid(), Connection(os.dup(0)), 0
+    server, client = os.getpid(), Connection(os.dup(0))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     if sys.platform == "linux":  # orphans, such as daemons, become children of this process
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         while True:
-            try:
-                job, log = runner.recv()
-            except EOFError:
-                return
-            child = os.fork()
-            if child == 0:
+            job, log = client.recv()
+            if (child := os.fork()) == 0:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                runner.close()
-                os.setsid()
+                client.close()
                 die_with_parent(server)
                 os._exit(_work(work, job, log))
-            runner.send(child)
             _, status = os.waitpid(child, 0)
-            child = 0
-            _end_children()
-            runner.send(os.waitstatus_to_exitcode(status))
+            _end_children(GRACE_S)
+            client.send(os.waitstatus_to_exitcode(status))
+    except (EOFError, ConnectionError):
+        return
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if child:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        _end_children()
+        _end_children(0.0)
 
 
-def _end_children() -> None:
+def _end_children(grace_s: float) -> None:
     """End the children of this process, and all below them: orphans become its own.
 
     Those that end by themselves, as a library's tracker and a daemon's watcher, have time to.
     """
-    until = time.monotonic() + GRACE_S
+    until = time.monotonic() + grace_s
     while time.monotonic() < until + _KILLED_S:
         try:
             ended, _ = os.waitpid(-1, os.WNOHANG)
@@ -132,15 +123,15 @@ class ForkServer:
     def __init__(self, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
         self._command, self._environment = [*command, str(os.getpid())], environment
         self._process: subprocess.Popen[bytes] | None = None
-        self._pipe: Connection | None = None
+        self._pipe: Connection
 
     def run(
-        self, job: object, log: Path, until: float, look: Callable[[], None] | None = None
+        self, job: object, log: Path, until: float, look: Callable[[], None] = lambda: None
     ) -> int:
         """Run ``job`` in a process that prints into ``log``; return its exit status.
 
-        Whatever ends the wait (time, Ctrl-C) ends the process. If the server itself cannot
-        start, the status is the server's, and the log says why.
+        Whatever ends the wait (time, Ctrl-C) ends the server with all that it runs. If the server
+        cannot start, or dies, the status is the server's, and the log says why.
 
         Args:
             until: by :func:`time.monotonic`.
@@ -150,69 +141,47 @@ class ForkServer:
             TimeoutError: the process is still running at ``until``.
         """
         if self._process is None or self._process.poll() is not None:
-            self.close()  # it died between two requests
-            self._pipe, theirs = Pipe()
-            with log.open("a") as out, theirs:
-                # The output of a library is separate from answers.
-                self._process = subprocess.Popen(
-                    self._command,
-                    stdin=theirs.fileno(),
-                    stdout=out,
-                    stderr=out,
-                    env=self._environment,
-                )
-        assert self._pipe is not None
-        with contextlib.suppress(OSError):  # there will be no answer
-            self._pipe.send((job, str(log)))
-        pid = self._answer(math.inf)
-        if pid is None:
-            code = self._process.wait(KILL_S)
-            self.close()
-            return code or 1
+            self._start(log)
         try:
-            answer = self._answer(until, look)
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            try:
-                self._answer(time.monotonic() + KILL_S)
-            except TimeoutError:  # a hung driver may keep it alive
-                self.close()
-            raise
-        if answer is None:  # the server is gone, and its process with it
-            self.close()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            return -signal.SIGKILL
-        return answer
-
-    def _answer(self, until: float, look: Callable[[], None] | None = None) -> int | None:
-        """Return the server's next answer; ``None``: the server is gone.
-
-        Raises:
-            TimeoutError: no answer arrived in time.
-        """
-        assert self._pipe is not None
-        longest = _LOOK_S if look else 3600.0
-        while not self._pipe.poll(max(0.0, min(until - time.monotonic(), longest))):
-            if look:
+            with contextlib.suppress(OSError):  # there will be no answer
+                self._pipe.send((job, str(log)))
+            while not self._pipe.poll(max(0.0, min(until - time.monotonic(), _LOOK_S))):
                 look()
-            if time.monotonic() >= until:
-                raise TimeoutError
+                if time.monotonic() >= until:
+                    raise TimeoutError
+        except BaseException:
+            self.close()
+            raise
         try:
-            found: int = self._pipe.recv()
+            status: int = self._pipe.recv()
         except (EOFError, OSError):
-            return None
-        return found
+            return self.close() or 1
+        return status
 
-    def close(self) -> None:
-        """End the server, and all that it runs."""
-        process, pipe, self._process, self._pipe = self._process, self._pipe, None, None
-        if process is not None and pipe is not None:
+    def _start(self, log: Path) -> None:
+        self.close()
+        self._pipe, theirs = Pipe()
+        with log.open("a") as out, theirs:
+            # The output of a library is separate from answers.
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=theirs.fileno(),
+                stdout=out,
+                stderr=out,
+                env=self._environment,
+                start_new_session=True,
+            )
+
+    def close(self) -> int:
+        """End the server, and all that it runs; return its exit status, 0 without a server."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        self._pipe.close()
+        if process.poll() is None:
             process.terminate()
-            pipe.close()
-            try:
-                process.wait(KILL_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(KILL_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver may keep it alive
+            process.wait(KILL_S)
+        with contextlib.suppress(ProcessLookupError):  # all have ended
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()

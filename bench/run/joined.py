@@ -18,39 +18,24 @@ from gatherbench.bench.run.rows import SET, Row
 
 #: Metrics that every rank observes of its whole machine.
 _OF_MACHINE = {
-    "system_cpu_busy",
-    "system_cpu_steal",
-    "cpu_package_energy",
-    "cpu_dram_energy",
-    "disk_read_device",
-    "disk_reads_device",
+    *("system_cpu_busy", "system_cpu_steal", "cpu_package_energy", "cpu_dram_energy"),
+    *("disk_read_device", "disk_reads_device"),
 }
 #: Metrics that are equal on all ranks.
 _ALIKE = {
-    ("fetch", "row"),
-    ("fetch", "lookahead"),
-    ("fetch", "gpu_share"),
-    ("fetch", "gpu_table"),
-    ("setup", "table"),
-    ("setup", "table_load_time"),
-    ("setup", "numa_node"),
-    ("check", "residency"),
-    (EXCHANGE, "payload"),
-    SET[:2],
-    ("energy", "epochs"),
+    *(("fetch", metric) for metric in ("row", "lookahead", "gpu_share", "gpu_table")),
+    *(("setup", metric) for metric in ("table", "table_load_time", "numa_node")),
+    *(("check", "residency"), (EXCHANGE, "payload"), ("energy", "epochs"), SET[:2]),
 }
 #: Memory of pages that ranks share is counted for each of them.
 _MEMORY = {"peak_rss", "host_pageable", "host_file_mapped"}
 _MEAN = {
     *((stage, "wall_time") for stage in ("sample", "fetch", "train", EXCHANGE, WAIT)),
-    ("harness", "overhead"),
-    ("train", "loss"),
+    *(("harness", "overhead"), ("train", "loss")),
 }
 #: Units of values that add up; of seconds only core-seconds do.
 _ADDS_UP = ("B", "J", "W", "1")
 _CORE_SECONDS = {*cpu.CORE_SECONDS, *threads.METRICS}
-
-Spot = tuple[str, str, int, str]
 
 
 def joined(ranks: list[list[Row]], out: PartWriter) -> dict[int, int]:
@@ -59,51 +44,42 @@ def joined(ranks: list[list[Row]], out: PartWriter) -> dict[int, int]:
     Args:
         ranks: rows of each rank, by rank.
     """
-    found: dict[Spot, dict[int, Row]] = defaultdict(dict)
-    for rank, of_rank in enumerate(ranks):
-        for row in of_rank:
-            found[row.stage, row.metric, row.epoch, row.basis][rank] = row
-    times = {
-        spot[2]: {rank: row.value or 0.0 for rank, row in rows.items()}
-        for spot, rows in found.items()
-        if spot[:2] == ("epoch", "wall_time")
+    places: dict[tuple[str, str, int, str], dict[int, Row]] = defaultdict(dict)
+    for rank, rows in enumerate(ranks):
+        for row in rows:
+            places[row.stage, row.metric, row.epoch, row.basis][rank] = row
+    slowest = {
+        epoch: max(rows, key=lambda rank: rows[rank].value or 0.0)
+        for (stage, metric, epoch, _), rows in places.items()
+        if (stage, metric) == ("epoch", "wall_time")
     }
-    slowest = {epoch: max(of, key=of.__getitem__) for epoch, of in times.items()}
-    for (stage, metric, epoch, _), rows in found.items():
-        whole = _joined((stage, metric), rows, slowest.get(epoch, 0))
-        if whole is not None:
+    for (_, _, epoch, _), of_ranks in places.items():
+        if (whole := _joined(of_ranks, slowest.get(epoch, 0))) is not None:
             out.row(replace(whole, rank=-1))
     return slowest
 
 
-def _joined(what: tuple[str, str], rows: dict[int, Row], slowest: int) -> Row | None:
+def _joined(rows: dict[int, Row], slowest: int) -> Row | None:
     """Return one row from those of the ranks that have it; ``None``: no row of the whole case."""
-    first = next(iter(rows.values()))
-    if len(rows) == 1 or what in _ALIKE:  # one rank did it for all, such as a test of the model
+    first, count = next(iter(rows.values())), len(rows)
+    what, unit = (first.stage, first.metric), first.unit
+    if count == 1 or what in _ALIKE:  # one rank did it for all, such as a test of the model
         return first
-    absent = next((one for one in rows.values() if one.value is None), None)
+    absent = next((row for row in rows.values() if row.value is None), None)
     if absent is not None:
         return absent
-    values = {rank: one.value or 0.0 for rank, one in rows.items()}
-    found = _value(what, first.unit, values, slowest)
-    if found is None:
-        return None
-    value, how = found
-    return replace(first, value=value, source=f"{first.source}; {how}")
-
-
-def _value(
-    what: tuple[str, str], unit: str, values: dict[int, float], slowest: int
-) -> tuple[float, str] | None:
-    """Return the combined value of the ranks, and the source that says how it was combined."""
-    every, count = values.values(), len(values)
+    values = [row.value or 0.0 for row in rows.values()]
     if what == ("epoch", "wall_time"):
-        return values[slowest], f"rank {slowest}, the slowest"
-    if what in _MEAN:
-        return fmean(every), f"mean of {count} ranks"
-    if what[1] in _OF_MACHINE:
-        return next(iter(every)), "as the first rank saw it"
-    if unit in _ADDS_UP or what[1] in _CORE_SECONDS:
+        value, how = max(values), f"rank {slowest}, the slowest"
+    elif what in _MEAN:
+        value, how = fmean(values), f"mean of {count} ranks"
+    elif what[1] in _OF_MACHINE:
+        value, how = values[0], "as the first rank saw it"
+    elif unit in _ADDS_UP or what[1] in _CORE_SECONDS:
         twice = ", what they share counted for each" if what[1] in _MEMORY else ""
-        return sum(every), f"sum of {count} ranks{twice}"
-    return (max(every), f"longest of {count} ranks") if unit == "s" else None
+        value, how = sum(values), f"sum of {count} ranks{twice}"
+    elif unit == "s":
+        value, how = max(values), f"longest of {count} ranks"
+    else:
+        return None
+    return replace(first, value=value, source=f"{first.source}; {how}")

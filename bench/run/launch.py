@@ -8,9 +8,8 @@ measures; the first on each other machine starts that machine's ranks; the other
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 #: Where the processes of several machines meet by default: as torchrun's.
 PORT = 29500
@@ -18,13 +17,10 @@ PORT = 29500
 _NO_STEP = 0xFFFF_FFF0
 
 #: By launcher, the variables of rank, ranks, rank on the machine, and ranks of the machine.
-_SAID = {
+_NAMES = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    "mpirun": (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "mpirun": tuple(
+        f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     ),
     "mpirun of MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
@@ -125,22 +121,20 @@ def launched(environ: Mapping[str, str]) -> Launch | None:
         LaunchError: the variables contradict each other, or are incomplete.
     """
     environ = {**environ, **_of_slurm(environ)}
-    for launcher, names in _SAID.items():
+    for launcher, names in _NAMES.items():
         world = environ.get(names[1], "")
         if launcher == "mpirun" and world == "1":
             return None  # on another machine mpirun's own helper is a step of srun
-        if not world or world == "1":
-            continue
-        of_slurm = environ["SLURM_STEP_NUM_TASKS"] and "MPI_LOCALRANKID" not in environ
-        if launcher == "mpirun of MPICH" and of_slurm:  # srun --mpi=pmi2 sets PMI_SIZE, too
-            continue
-        return _checked(launcher, names, environ)
+        # srun --mpi=pmi2 sets PMI_SIZE, too.
+        of_srun = launcher == "mpirun of MPICH" and environ[_NAMES["srun"][1]]
+        if world not in ("", "1") and not (of_srun and names[2] not in environ):
+            return _checked(launcher, names, environ)
     return None
 
 
 def _of_slurm(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the number of tasks of a step of srun, in all and on this node; else empty."""
-    names = "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"
+    names = _NAMES["srun"][1], _NAMES["srun"][3]
     step = environ.get("SLURM_STEP_ID", "")
     if not step.isdecimal() or int(step) >= _NO_STEP:
         return dict.fromkeys(names, "")
@@ -150,46 +144,40 @@ def _of_slurm(environ: Mapping[str, str]) -> dict[str, str]:
     return {names[0]: tasks, names[1]: same[1] if same else each}
 
 
-def _checked(launcher: str, names: tuple[str, ...], environ: Mapping[str, str]) -> Launch:
-    def refuse(why: str) -> NoReturn:
-        said = " ".join(f"{name}={environ.get(name, '')}" for name in names)
-        raise LaunchError(
-            f"{launcher} says {said}: {why}. To run in this process alone: env -u {names[1]} …"
-        )
-
-    missing = [name for name in names if not environ.get(name)]
+def _checked(launcher: str, names: Sequence[str], environ: Mapping[str, str]) -> Launch:
+    values = [environ.get(name, "") for name in names]
+    rank, world, local_rank, local_world = (
+        int(value) if value.isdecimal() else -1 for value in values
+    )
+    several, address = world > local_world, environ.get("MASTER_ADDR", "")
+    if several and not address and launcher == "srun":
+        address = _first_node(environ.get("SLURM_STEP_NODELIST", ""))
+    port = environ.get("MASTER_PORT", str(PORT))
+    missing = [name for name, value in zip(names, values, strict=True) if not value]
+    why = ""
     if missing:
-        refuse(f"{' and '.join(missing)} are not set; torchrun, mpirun and srun set them")
-    numbers = [int(environ[name]) if environ[name].isdecimal() else -1 for name in names]
-    if min(numbers) < 0:
-        refuse("numbers are expected, and as many processes on each machine")
-    rank, world, local_rank, local_world = numbers
-    if not 0 < local_world <= world or world % local_world or not rank < world:
-        refuse("as many processes are expected on each machine")
-    if local_rank != rank % local_world:
-        refuse(
+        why = f"{' and '.join(missing)} are not set; torchrun, mpirun and srun set them"
+    elif min(rank, world, local_rank, local_world) < 0:
+        why = "numbers are expected, and as many processes on each machine"
+    elif not 0 < local_world <= world or world % local_world or not rank < world:
+        why = "as many processes are expected on each machine"
+    elif local_rank != rank % local_world:
+        why = (
             "processes are expected to be numbered machine by machine"
             " (srun --distribution=block, mpirun --map-by slot)"
         )
-    several, address = world > local_world, environ.get("MASTER_ADDR", "")
-    if several and not address:
-        address = _first_node(environ.get("SLURM_STEP_NODELIST", "")) if launcher == "srun" else ""
-        if not address:
-            refuse("MASTER_ADDR, an address of the first machine, is not set (mpirun -x)")
-    port = environ.get("MASTER_PORT", str(PORT))
-    if several and not (port.isdecimal() and 0 < int(port) < 2**16):
-        refuse(f"MASTER_PORT={port} is no port")
-    return Launch(
-        launcher,
-        rank,
-        world,
-        local_rank,
-        local_world,
-        address,
-        int(port) if several else PORT,
-        several and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        names[0],
-    )
+    elif several and not address:
+        why = "MASTER_ADDR, an address of the first machine, is not set (mpirun -x)"
+    elif several and not (port.isdecimal() and 0 < int(port) < 2**16):
+        why = f"MASTER_PORT={port} is no port"
+    if why:
+        given = " ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
+        raise LaunchError(
+            f"{launcher} says {given}: {why}. To run in this process alone: env -u {names[1]} …"
+        )
+    served = several and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    where = (address, int(port)) if several else ("", PORT)
+    return Launch(launcher, rank, world, local_rank, local_world, *where, served, names[0])
 
 
 def _first_node(nodes: str) -> str:

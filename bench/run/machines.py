@@ -4,21 +4,23 @@ Messages are JSON in a store of ``torch.distributed``; nothing is unpickled. Pro
 machine meet in a file that only this user may open. Those of several meet in a ``TCPStore``:
 torchrun's own, or one of the first process, which listens only at MASTER_ADDR.
 
-On each machine one process starts its ranks, case by case. The measurements of ranks on other
-machines come back as the text of their parts.
+The first process measures. The first of each further machine starts that machine's ranks of each
+case, and sends back what they wrote (:func:`follow`).
 """
 
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import json
+import math
 import os
 import shutil
 import socket
 import stat
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -34,31 +36,37 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from gatherbench.bench.machine.env import commit_id
-from gatherbench.bench.run.job import Job
+from gatherbench.bench.meters.load import Waiting
+from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run.engine import Engine
+from gatherbench.bench.run.guards import terminate_as_interrupt
+from gatherbench.bench.run.job import Block, Job, Ready
 from gatherbench.bench.run.launch import Launch, LaunchError, MachineLostError, Meeting
-from gatherbench.bench.run.part import rank_part
-from gatherbench.outside import parsed
+from gatherbench.bench.run.part import rank_part, read_part, rows_of
+from gatherbench.outside import fresh, parsed
 
 #: How long processes wait for each other when a run begins, and for a machine whose ranks have
-#: ended.
-START_S, ANSWER_S = 120.0, 30.0
-#: How long the first process waits until the others know that the run is over.
-_LEAVE_S = 5.0
+#: ended; for ranks to end after those of the first machine; and for others to know of a run's end.
+START_S, ANSWER_S, _END_S, _LEAVE_S = 120.0, 30.0, 10.0, 5.0
 #: The interval at which the store is polled.
 LOOK_S = 0.05
 #: Bytes per write to the store.
 _PIECE = 1 << 20
 
-JOB: TypeAdapter[Job] = TypeAdapter(Job)
+_JOB: TypeAdapter[Job] = TypeAdapter(Job)
 
 
 def say(store: Store, key: str, what: Any) -> None:
     """Publish a value for the other processes."""
-    store.set(key, json.dumps(what))
+    text = json.dumps(what)
+    starts = range(0, len(text), _PIECE)
+    for number, at in enumerate(starts):
+        store.set(f"{key}/{number}", text[at : at + _PIECE])
+    store.set(key, str(len(starts)))
 
 
-def heard(store: Store, key: str, until: float) -> Any:
-    """Wait for a published value and return it.
+def heard(store: Store, key: str, until: float = math.inf, *, last: bool = False) -> Any:
+    """Wait for a published value and return it; the ``last`` reader deletes it.
 
     Raises:
         TimeoutError: no value arrived by ``until`` (:func:`time.monotonic`).
@@ -67,23 +75,29 @@ def heard(store: Store, key: str, until: float) -> Any:
         if time.monotonic() > until:
             raise TimeoutError
         time.sleep(LOOK_S)  # get() would wait too, but block Ctrl-C
-    return parsed(store.get(key))
+    pieces = [f"{key}/{number}" for number in range(int(store.get(key)))]
+    text = b"".join(map(store.get, pieces))
+    for piece in pieces if last else ():
+        store.delete_key(piece)
+    return parsed(text)
+
+
+def _connected(address: str, port: int, patience_s: float) -> Store:
+    patience = timedelta(seconds=patience_s)
+    return TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=patience)
 
 
 def store_of(meeting: Meeting, patience_s: float) -> Store:
     """Return this process's own connection to where a case's ranks meet."""
-    store = TCPStore(
-        meeting.address,
-        meeting.port,
-        is_master=False,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=patience_s),
-    )
-    return PrefixStore(meeting.case, store)
+    return PrefixStore(meeting.case, _connected(meeting.address, meeting.port, patience_s))
 
 
-def interfaces(meeting: Meeting | None) -> list[str]:
-    """Return the network interfaces that connect the ranks: the loopback, on one machine."""
+def use_one_network(meeting: Meeting | None) -> None:
+    """Have gloo and NCCL use the network that connects the ranks: on one machine its loopback.
+
+    Otherwise each takes the one that the machine's name resolves to, and listens there. What is
+    configured in the environment stays.
+    """
     mine = "127.0.0.1"
     if meeting is not None:
         where = (meeting.address, meeting.port)
@@ -91,23 +105,10 @@ def interfaces(meeting: Meeting | None) -> list[str]:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(found)  # sends nothing
             mine = probe.getsockname()[0]
-    every = psutil.net_if_addrs().items()
-    return [name for name, of in every if any(one.address == mine for one in of)]
-
-
-def send_parts(job: Job, death: str | None) -> None:
-    """Send the first machine the parts that this one's ranks of a case wrote, and their failure."""
-    assert job.meeting is not None
-    meeting = job.meeting
-    store, pieces = store_of(meeting, ANSWER_S), dict[int, int]()
-    for rank in job.here:
-        path = rank_part(job.part, rank)
-        text = path.read_text(encoding="ascii") if path.exists() else ""
-        starts = range(0, len(text), _PIECE)
-        for number, at in enumerate(starts):
-            store.set(f"part{rank}/{number}", text[at : at + _PIECE])
-        pieces[rank] = len(starts)
-    say(store, f"parts{meeting.machine}", {"pieces": pieces, "death": death})
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address == mine for one in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
 def collect_parts(meeting: Meeting, part: Path) -> list[str]:
@@ -120,16 +121,14 @@ def collect_parts(meeting: Meeting, part: Path) -> list[str]:
     say(store, "ended", True)
     for machine in range(1, meeting.machines):
         try:
-            told = heard(store, f"parts{machine}", time.monotonic() + ANSWER_S)
+            until = time.monotonic() + ANSWER_S
+            answer = heard(store, f"parts{machine}", until, last=True)
         except TimeoutError:
             raise MachineLostError(f"machine {machine} does not answer") from None
-        for name, pieces in told["pieces"].items():
-            with rank_part(part, int(name)).open("wb") as file:
-                for number in range(pieces):
-                    file.write(store.get(f"part{name}/{number}"))
-                    store.delete_key(f"part{name}/{number}")
-        if told["death"]:
-            deaths.append(f"machine {machine}: {told['death']}")
+        for rank, text in answer["parts"].items():
+            rank_part(part, int(rank)).write_text(text, encoding="ascii")
+        if answer["death"]:
+            deaths.append(f"machine {machine}: {answer['death']}")
     return deaths
 
 
@@ -158,43 +157,40 @@ class Group:
         """
         launch = self.launch
         try:
-            self.store = self._joined()
-            told = self._told()
+            self.store = self._met()
+            processes = self._described()
         except (OSError, RuntimeError) as error:  # torch raises the latter
             where = f" at {launch.address}:{launch.port}" if launch.machines > 1 else ""
             raise LaunchError(
                 f"{launch}, and they cannot meet{where}: {str(error).splitlines()[0]}"
             ) from error
-        if len({of["commit"] for of in told.values()}) > 1:
+        if len({process["commit"] for process in processes}) > 1:
             raise LaunchError(f"{launch}, not all at one commit: have the same code everywhere")
-        self._first = told[0]["pid"]
+        self._first = processes[0]["pid"]
         if launch.local_rank == 0:
-            _use_all([told[launch.rank + local] for local in range(launch.local_world)])
+            _use_all(processes[launch.rank : launch.rank + launch.local_world])
         return self
 
-    def _joined(self) -> Store:
+    def _met(self) -> Store:
         launch = self.launch
         if launch.machines == 1:
             self._folder = _folder_of(launch)
             return FileStore(str(self._folder / "store"), launch.world)
         if launch.rank == 0 and not launch.served:
-            listener = _listener(launch)
+            listener = _listener(launch).detach()
             self._served = TCPStore(
                 launch.address,
                 launch.port,
                 is_master=True,
                 wait_for_workers=False,
-                master_listen_fd=listener.detach(),
+                master_listen_fd=listener,
             )
-        patience = timedelta(seconds=START_S)
-        store = TCPStore(
-            launch.address, launch.port, is_master=False, wait_for_workers=False, timeout=patience
-        )
+        store = _connected(launch.address, launch.port, START_S)
         # A launcher may start several runs in turn, whose keys its store keeps.
         self._run = f"gatherbench{store.add(f'gatherbench-runs-of-{launch.rank}', 1)}"
         return PrefixStore(self._run, store)
 
-    def _told(self) -> dict[int, dict[str, Any]]:
+    def _described(self) -> list[dict[str, Any]]:
         """Return every process's description of itself, by rank."""
         mine = {
             "pid": os.getpid(),
@@ -203,16 +199,16 @@ class Group:
             "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         }
         say(self.store, f"process{self.launch.rank}", mine)
-        until, told = time.monotonic() + START_S, dict[int, dict[str, Any]]()
+        until, processes = time.monotonic() + START_S, list[dict[str, Any]]()
         for rank in range(self.launch.world):
             try:
-                told[rank] = heard(self.store, f"process{rank}", until)
+                processes.append(heard(self.store, f"process{rank}", until))
             except TimeoutError:
                 raise LaunchError(
                     f"{self.launch}, and process {rank} did not come within {START_S:g} s: have the"
                     " launcher start gatherbench itself, with the same arguments everywhere"
                 ) from None
-        return told
+        return processes
 
     def __exit__(self, *_: object) -> None:
         with suppress(RuntimeError, OSError):  # if the store is gone, all processes know it
@@ -234,22 +230,21 @@ class Group:
             MachineLostError: one of them is not ready in time.
             RuntimeError: one cannot start.
         """
-        number = self._cases
+        store, meeting = self.of_case(self._cases), self.meeting(self._cases)
         self._cases += 1
-        store = self.of_case(number)
-        store.set("job", JOB.dump_json(job).decode())
-        others = range(1, self.launch.machines)
+        counts = job.counts and job.counts.read_text(encoding="utf-8")
+        say(store, "job", {"job": _JOB.dump_python(job, mode="json"), "counts": counts})
         self._answers(store, "here", ANSWER_S, "does not answer")
         late = (
             f"was not ready in {job.measure.timeout_s:g} s (timeout_s): prepare its data before,"
             " with gatherbench datasets prepare"
         )
         reasons = self._answers(store, "ready", job.measure.timeout_s, late)
-        say(store, "go", not any(reasons))
         if any(reasons):
-            told = (f"machine {n}: {why}" for n, why in zip(others, reasons, strict=True) if why)
+            self.ended()
+            told = (f"machine {n}: {why}" for n, why in enumerate(reasons, start=1) if why)
             raise RuntimeError("; ".join(told))
-        return replace(job, meeting=self.meeting(number))
+        return replace(job, meeting=meeting)
 
     def _answers(self, store: Store, key: str, seconds: float, else_: str) -> list[Any]:
         """Return the answer of each further machine."""
@@ -279,7 +274,7 @@ class Group:
         """Return the first process's value; ``None``: the run ends before. Errors as `over`."""
         while not self.over:
             if store.check([key]):
-                return parsed(store.get(key))
+                return heard(store, key)
             time.sleep(LOOK_S)
         return None
 
@@ -302,32 +297,87 @@ class Group:
             raise LaunchError("the first process is gone")
         return bool(over)
 
-    def wait(self) -> int:
-        """Wait until the run ends; return its status. Errors as of :attr:`over`."""
-        while not self.over:
+
+def follow(group: Group) -> int:
+    """Follow the first process's instructions until the run ends; return its status.
+
+    Raises:
+        LaunchError: the first process is gone.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP.
+    """
+    with terminate_as_interrupt():
+        if group.launch.machine and not group.launch.local_rank:
+            temporary = tempfile.TemporaryDirectory(
+                prefix="gatherbench-", ignore_cleanup_errors=True
+            )
+            with temporary as folder:
+                _start_ranks(group, Path(folder))
+        while not group.over:
             time.sleep(LOOK_S)
-        return int(parsed(self.store.get("end")))
+        return int(heard(group.store, "end"))
+
+
+def _start_ranks(group: Group, folder: Path) -> None:
+    """Start this machine's ranks of each case, and send the first machine what they wrote."""
+    if (waiting := group.hear(group.store, "waiting")) is None:
+        return
+    known: dict[Workload, Ready | str] = {}
+    ended = math.inf
+
+    def look() -> None:
+        nonlocal ended
+        if group.over:
+            raise TimeoutError("the run has ended")
+        if store.check(["ended"]):
+            ended = min(ended, time.monotonic())
+            if time.monotonic() - ended > _END_S:
+                raise TimeoutError("it hung when the first machine's ranks had ended")
+
+    with closing(Engine(folder, Waiting(waiting).environment())) as engine:
+        for number in itertools.count():
+            store, meeting = group.of_case(number), group.meeting(number)
+            if (message := group.hear(store, "job")) is None:
+                return
+            say(store, f"here{meeting.machine}", True)
+            job, ended = _JOB.validate_python(message["job"]), math.inf
+            workload = job.case.workload
+            if workload not in known:
+                block = Block("prepare", (replace(job, part=folder / "prepared.jsonl"),))
+                known[workload] = engine.prepare(block, look=look)
+            ready = known[workload]
+            say(store, f"ready{meeting.machine}", ready if isinstance(ready, str) else None)
+            if isinstance(ready, str):
+                continue
+            job = replace(job, tuned=folder / "tuned.json", traces=None, **ready._asdict())
+            job = replace(job, part=fresh(folder / "case.jsonl"), meeting=meeting)
+            if message["counts"] is not None:
+                counts = folder / "counts.jsonl"
+                counts.write_text(message["counts"], encoding="utf-8")
+                job = replace(job, counts=counts)
+            death = engine.run(Block("measure", (job,)), job.measure.timeout_s, look=look)
+            if death is None:
+                ends = rows_of(read_part(job.part), "end")
+                death = ends[0].reason if ends else "ended without a word"
+            if not group.over:
+                files = {rank: rank_part(job.part, rank) for rank in job.here}
+                parts = {rank: file.read_text() for rank, file in files.items() if file.exists()}
+                say(store, f"parts{meeting.machine}", {"parts": parts, "death": death})
 
 
 def _use_all(processes: list[dict[str, Any]]) -> None:
     """Use the cores and GPUs of all processes of this machine."""
-    os.sched_setaffinity(0, {core for of in processes for core in of["cores"]})
-    gpus = [of["gpus"] for of in processes]
+    os.sched_setaffinity(0, {core for process in processes for core in process["cores"]})
+    gpus = [process["gpus"] for process in processes]
     if None not in gpus:
-        every = (one for of in gpus for one in of.split(","))
+        every = ",".join(gpus).split(",")
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(every))
 
 
 def _listener(launch: Launch) -> socket.socket:
     """Return a socket that listens only at the address on which the processes meet."""
-    try:
-        ipaddress.ip_address(launch.address)
-        named = False
-    except ValueError:
-        named = True
     where = (launch.address, launch.port)
     family, _, _, _, found = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0]
-    if named and ipaddress.ip_address(found[0]).is_loopback:
+    if found[0] != launch.address and ipaddress.ip_address(found[0]).is_loopback:
         raise LaunchError(
             f"{launch.address} is {found[0]} here, which no other machine reaches: set MASTER_ADDR"
             " to this machine's address on their network"
@@ -337,10 +387,9 @@ def _listener(launch: Launch) -> socket.socket:
 
 def _folder_of(launch: Launch) -> Path:
     """Return this user's folder for one launch, named after the launcher's process."""
-    began = Path("/proc", str(_launcher(launch.variable)), "stat").read_text()
-    ticks = began.rpartition(")")[2].split()[19]
-    name = f"gatherbench-{os.getuid()}-{_launcher(launch.variable)}-{ticks}"
-    folder = Path(tempfile.gettempdir(), name)
+    launcher = _launcher(launch.variable)
+    ticks = Path("/proc", str(launcher), "stat").read_text().rpartition(")")[2].split()[19]
+    folder = Path(tempfile.gettempdir(), f"gatherbench-{os.getuid()}-{launcher}-{ticks}")
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
@@ -350,11 +399,9 @@ def _folder_of(launch: Launch) -> Path:
 
 def _launcher(variable: str) -> int:
     """Return the process that started this one: the nearest that lacks the variable it set."""
-    for one in psutil.Process().parents():
-        try:
-            if variable in one.environ():
+    for process in psutil.Process().parents():
+        with suppress(psutil.Error):  # another user's process, such as Slurm's
+            if variable in process.environ():
                 continue
-        except psutil.Error:  # another user's process, such as Slurm's
-            pass
-        return one.pid
+        return process.pid
     raise LaunchError(f"{variable} is set, and no process is there that set it")

@@ -18,7 +18,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -69,12 +69,18 @@ def key_of(item: Case | Row) -> CaseId:
     return (workload, item.strategy, item.variant, item.repeat)
 
 
+def ends_case(row: Row) -> bool:
+    """Return whether the row says how a case ended."""
+    return (row.stage, row.metric) == (CASE_STAGE, CASE_METRIC)
+
+
 class PartWriter:
     """Writes a part, or goes on with it; each record is in the file as soon as it is known."""
 
     def __init__(self, path: Path) -> None:
-        if path.exists():
-            _drop_torn(path)
+        if path.exists():  # its writer may have left the last line unfinished
+            with path.open("rb+") as file:
+                file.truncate(file.read().rfind(b"\n") + 1)
         self._file = path.open("a", encoding="utf-8")
 
     def close(self) -> None:
@@ -87,7 +93,7 @@ class PartWriter:
         self._file.flush()
 
     def row(self, row: Row) -> None:
-        self.write("row", **_fields(row))
+        self.write("row", **asdict(row))
 
     def rows(self, rows: Iterable[Row]) -> None:
         """Write each row as soon as it is known."""
@@ -129,7 +135,7 @@ class PartWriter:
             row = make.ok(*what, wall_time_s, source)
         else:
             row = make.missing(*what, source, reason or "ended without a word", status)
-        self.write("end", **_fields(row), at=time.time())
+        self.write("end", **asdict(row), at=time.time())
         self.sync()
 
     def sync(self) -> None:
@@ -137,14 +143,16 @@ class PartWriter:
         os.fsync(self._file.fileno())
 
 
-def _fields(row: Row) -> Record:
-    return {name: getattr(row, name) for name in HEADER}
-
-
-def _drop_torn(path: Path) -> None:
-    """Drop a last line that its writer left unfinished."""
-    with path.open("rb+") as file:
-        file.truncate(file.read().rfind(b"\n") + 1)
+def _record(line: bytes) -> Record:
+    """
+    Raises:
+        ValueError: it is not a record of a part.
+    """
+    record = parsed(line)
+    fields = _FIELDS.get(str(record.get("kind"))) if isinstance(record, dict) else None
+    if fields is None or not fields <= record.keys():
+        raise ValueError("it is no record of a case")
+    return dict(record)
 
 
 def read_part(path: Path) -> Iterator[Record]:
@@ -159,24 +167,12 @@ def read_part(path: Path) -> Iterator[Record]:
             for line in file:
                 number += 1
                 if line.endswith(b"\n"):
-                    yield _record(parsed(line))
+                    yield _record(line)
     except (OSError, ValueError) as error:
         raise StoreError(
             f"{path}: line {number}: {error}; delete the file and resume the run: its cases are"
             " measured again"
         ) from error
-
-
-def _record(found: Any) -> Record:
-    """
-    Raises:
-        ValueError: it is not a record of a part.
-    """
-    fields = _FIELDS.get(str(found.get("kind"))) if isinstance(found, dict) else None
-    if fields is None or not fields <= found.keys():
-        raise ValueError("it is no record of a case")
-    record: Record = found
-    return record
 
 
 def ranks_folder(part: Path) -> Path:
@@ -189,12 +185,6 @@ def rank_part(part: Path, rank: int) -> Path:
     return ranks_folder(part) / f"rank{rank}.jsonl"
 
 
-def read_ranks(part: Path, world: int) -> dict[int, list[Record]]:
-    """Read the records of the ranks of a case whose part is ``part``, by rank."""
-    files = {rank: rank_part(part, rank) for rank in range(world)}
-    return {rank: list(read_part(file)) for rank, file in files.items() if file.exists()}
-
-
 class Tail:
     """Follows a part while its process writes it."""
 
@@ -202,22 +192,19 @@ class Tail:
         self._path, self._at = path, 0
 
     def more(self) -> list[Record]:
-        """Return the records written since; invalid ones are left to :func:`read_part`."""
-        found: list[Record] = []
+        """Return the records written since; what is invalid is left to :func:`read_part`."""
+        records: list[Record] = []
         try:
             with open_file(self._path) as file:
                 file.seek(self._at)
-                text = file.read()
-        except OSError:
-            return found
-        whole = text[: text.rfind(b"\n") + 1]
-        self._at += len(whole)
-        for line in whole.splitlines():
-            try:
-                found.append(_record(parsed(line)))
-            except ValueError:
-                continue
-        return found
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._at += len(line)
+                    records.append(_record(line))
+        except (OSError, ValueError):
+            pass
+        return records
 
 
 def rows_of(records: Iterable[Record], kind: str = "row") -> list[Row]:
@@ -269,18 +256,17 @@ class SoFar:
     ended: Row | None = None
     _compared: float = 0.0
 
-    def add(self, records: Iterable[Record]) -> None:
+    def add(self, records: list[Record]) -> None:
         """Add the records that another process has written of the case.
 
         Each process opens the path: the last one's rows replace the earlier ones'.
         """
-        records = list(records)
-        mine: dict[tuple[object, ...], Row] = {}
+        rows: dict[tuple[object, ...], Row] = {}
         for row in rows_of(records):
-            mine.setdefault((row.epoch, row.stage, row.metric, row.basis, row.rank), row)
-        self._rows.update(mine)
-        if mine:  # one line tells of the case as a whole: it has one commit, the last
-            commit = next(iter(mine.values())).commit
+            rows.setdefault((row.epoch, row.stage, row.metric, row.basis, row.rank), row)
+        self._rows.update(rows)
+        if rows:  # one line tells of the case as a whole: it has one commit, the last
+            commit = next(iter(rows.values())).commit
             for key, row in self._rows.items():
                 if row.epoch < 0:
                     self._rows[key] = replace(row, commit=commit)
@@ -296,29 +282,21 @@ class SoFar:
         rows = list(self._rows.values())
         if self.ended is not None:
             return [*rows, self.ended]
-        how: dict[str, Any] = {
-            "epoch": -1,
-            "basis": "measured",
-            "rank": -1,
-            "status": "ok",
-            "reason": None,
-        }
-        about = replace(rows[0], **how, unit="1")
-        checked: dict[str, Any] = {"stage": CHECK_STAGE, "metric": "rows", "source": COMPARED_EACH}
-        seen = replace(about, **checked, value=float(self._compared))
-        case: dict[str, Any] = {
-            "stage": CASE_STAGE,
-            "metric": CASE_METRIC,
-            "source": CUT_OFF,
-            "unit": "s",
-        }
-        return [*rows, seen, replace(about, **case, value=float(self.spent_s))]
+        about: dict[str, Any] = {"epoch": -1, "rank": -1, "basis": "measured"}
+        about |= {"status": "ok", "reason": None}
+
+        def last(stage: str, metric: str, unit: str, value: float, source: str) -> Row:
+            what: dict[str, Any] = {"stage": stage, "metric": metric, "unit": unit}
+            return replace(rows[0], **about, **what, value=float(value), source=source)
+
+        compared = last(CHECK_STAGE, "rows", "1", self._compared, COMPARED_EACH)
+        return [*rows, compared, last(CASE_STAGE, CASE_METRIC, "s", self.spent_s, CUT_OFF)]
 
 
-def take_in(found: dict[CaseId, SoFar], path: Path) -> None:
+def take_in(cases: dict[CaseId, SoFar], path: Path) -> None:
     """Add a part's valid records to those of its cases. Errors as of :func:`read_part`."""
     records: dict[CaseId, list[Record]] = defaultdict(list)
     for record in counted(path):
         records[_case(record)].append(record)
     for case, of_case in records.items():
-        found.setdefault(case, SoFar()).add(of_case)
+        cases.setdefault(case, SoFar()).add(of_case)

@@ -22,7 +22,6 @@ from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
@@ -32,14 +31,8 @@ from gatherbench.bench.run.fork_server import die_with_parent
 from gatherbench.bench.run.group import PATIENCE_S, RanksDisagreeError, Together
 from gatherbench.bench.run.job import Block, Job, outcome
 from gatherbench.bench.run.joined import joined
-from gatherbench.bench.run.machines import collect_parts, interfaces, store_of
-from gatherbench.bench.run.part import (
-    PartWriter,
-    rank_part,
-    ranks_folder,
-    read_ranks,
-    rows_of,
-)
+from gatherbench.bench.run.machines import collect_parts, store_of, use_one_network
+from gatherbench.bench.run.part import PartWriter, rank_part, ranks_folder, read_part, rows_of
 from gatherbench.bench.run.table import Table, load_table, table_kind
 from gatherbench.bench.sampling.prepare import rank_trace
 from gatherbench.datasets.store import open_dataset
@@ -54,8 +47,6 @@ RANKS_A_CORE = 4
 _LINGER_S = 1.0
 #: The most characters of an error's message: torch's have pages, which the log keeps.
 _WORDS = 400
-#: Exit status of a rank whose part has the reason of its failure.
-_FAILED = 1
 
 
 class RankError(RuntimeError):
@@ -86,17 +77,15 @@ def _measured(job: Job, out: PartWriter) -> str | None:
     if job.device == "cpu" and here > RANKS_A_CORE * cores:
         return f"unsupported: {here} ranks on {cores} cores would only take turns"
     torch.set_num_threads(1)  # a team of OpenMP threads does not survive the forks: they would hang
-    dataset, strategy = (
-        open_dataset(job.dataset),
-        build(job.case.strategy, job.case.params),
-    )
+    strategy = build(job.case.strategy, job.case.params)
     kind = table_kind(strategy, torch.device(job.device), job.case.workload.gpus)
     # A fork cannot use managed memory: each rank loads its own.
+    dataset = open_dataset(job.dataset)
     table = None if kind == "managed" else load_table(dataset, kind)
     folder = ranks_folder(job.part)
     shutil.rmtree(folder, ignore_errors=True)  # of a case that was cut off
     folder.mkdir(mode=0o700)
-    _use_one_network(job)
+    use_one_network(job.meeting)
     killed = _launched(job, table, folder)
     if job.meeting is not None and job.meeting.machine:
         if killed:
@@ -108,16 +97,6 @@ def _measured(job: Job, out: PartWriter) -> str | None:
         return _fold(job, killed, out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _use_one_network(job: Job) -> None:
-    """Have gloo and NCCL use one network, unless configured: on one machine its loopback.
-
-    Otherwise each takes the one that the machine's name resolves to, and listens there.
-    """
-    for name in interfaces(job.meeting)[:1]:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
 def _launched(job: Job, table: Table | None, folder: Path) -> list[str]:
@@ -137,22 +116,16 @@ def _launched(job: Job, table: Table | None, folder: Path) -> list[str]:
         while running and not any(process.exitcode for process in ranks.values()):
             wait([process.sentinel for process in running])
             running = [process for process in running if process.exitcode is None]
-        ended = {rank: process.exitcode or 0 for rank, process in ranks.items()}
         return [
-            f"rank {rank} was killed by {signal.Signals(-code).name}"
-            for rank, code in ended.items()
-            if code < 0
+            f"rank {rank} was killed by {signal.Signals(-process.exitcode).name}"
+            for rank, process in ranks.items()
+            if process.exitcode is not None and process.exitcode < 0
         ]
     finally:
         for process in ranks.values():
             if process.is_alive():
                 process.kill()
                 process.join()
-
-
-def _patience_s(job: Job) -> float:
-    """Return how long ranks wait for each other, s: the case must end before its time limit."""
-    return min(PATIENCE_S, job.measure.timeout_s / 2)
 
 
 def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: int) -> None:
@@ -169,9 +142,9 @@ def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: 
     with closing(PartWriter(rank_part(job.part, rank))) as out:
         begin = time.perf_counter()
         try:
-            # After a failure it stays open: closing would break the others before this one has
-            # reported its error.
-            patience_s = _patience_s(job)
+            # The case must end before its time limit. After a failure the group stays open: closing
+            # would break the others before this one has reported its error.
+            patience_s = min(PATIENCE_S, job.measure.timeout_s / 2)
             if job.meeting is None:
                 store: Store = FileStore(str(folder / "store"), world)
                 store.set_timeout(timedelta(seconds=patience_s))
@@ -193,7 +166,7 @@ def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: 
             traceback.print_exc()
             out.end(mine.rows, "failed", words_of(error), time.perf_counter() - begin)
         time.sleep(_LINGER_S)
-        os._exit(_FAILED)  # threads of a broken group may wait forever
+        os._exit(1)  # threads of a broken group may wait forever
 
 
 def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
@@ -203,40 +176,35 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
         RankError: a rank failed.
     """
     world = job.case.workload.gpus
-    parts = read_ranks(job.part, world)
+    files = {rank: rank_part(job.part, rank) for rank in range(world)}
+    parts = {rank: list(read_part(file)) for rank, file in files.items() if file.exists()}
+    # They may come from elsewhere, and must belong to this case only.
+    rows = [[job.rows.own(row) for row in rows_of(parts.get(rank, []))] for rank in files]
     ends = {
         rank: record
         for rank, records in parts.items()
         for record in records
         if record["kind"] == "end"
     }
-    # They may come from elsewhere, and must belong to this case only.
-    rows = {
-        rank: [job.rows.own(row) for row in rows_of(records)] for rank, records in parts.items()
-    }
-    for of_rank in rows.values():
+    for of_rank in rows:
         out.rows(of_rank)
-    if len(ends) < world or any(end["status"] == "failed" for end in ends.values()):
-        raise RankError(_words(killed, ends, world))
+    failed = {rank: end for rank, end in ends.items() if end["status"] == "failed"}
+    silent = ", ".join(str(rank) for rank in files if rank not in ends)
+    if killed:
+        raise RankError("; ".join(killed))
+    if failed:
+        first = min(failed, key=lambda rank: failed[rank]["at"])
+        rest = f"; rank {silent} said nothing" if silent else ""
+        reason = textwrap.shorten(str(failed[first]["reason"]), _WORDS)
+        raise RankError(f"rank {first}: {reason}{rest}")
+    if silent:
+        raise RankError(f"rank {silent} ended without a word")
     skipped = next((end["reason"] for end in ends.values() if end["status"] == "skipped"), None)
     if skipped is None:
-        slowest = joined(list(rows.values()), out)
+        slowest = joined(rows, out)
         # For each epoch the samples and timelines of its slowest rank, whose stages are the case's.
         for rank, records in parts.items():
             for record in records:
                 if record["kind"] in ("samples", "series") and slowest.get(record["epoch"]) == rank:
                     out.write(**{**record, **job.case.names})
     return skipped
-
-
-def _words(killed: list[str], ends: dict[int, dict[str, Any]], world: int) -> str:
-    """Return which rank failed first, and its message."""
-    if killed:
-        return "; ".join(killed)
-    failed = {rank: end for rank, end in ends.items() if end["status"] == "failed"}
-    silent = ", ".join(str(rank) for rank in range(world) if rank not in ends)
-    if not failed:
-        return f"rank {silent} ended without a word"
-    first = min(failed, key=lambda rank: failed[rank]["at"])
-    rest = f"; rank {silent} said nothing" if silent else ""
-    return f"rank {first}: {textwrap.shorten(str(failed[first]['reason']), _WORDS)}{rest}"

@@ -14,13 +14,13 @@ import errno
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -38,7 +38,6 @@ from gatherbench.bench.run.part import (
     CALIBRATION_STAGE,
     CASE_CLOCK,
     CASE_METRIC,
-    CASE_STAGE,
     CUT_OFF,
     NOT_PREPARED,
     CaseId,
@@ -46,6 +45,7 @@ from gatherbench.bench.run.part import (
     Record,
     SoFar,
     StoreError,
+    ends_case,
     key_of,
     read_part,
     rows_of,
@@ -67,10 +67,6 @@ _NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM)
 CALIBRATION_S = 300.0
 
 
-#: A case with its number among those of the run.
-_Numbered = tuple[int, Case]
-
-
 class RunStopped(RuntimeError):  # noqa: N818 - not a fault of the program
     """The run cannot continue now; its measurements are safe, and it can be resumed."""
 
@@ -85,7 +81,6 @@ class PreparedRun:
         device: ``cpu`` or ``cuda``.
         commit, machine: as the rows of the run name them.
         load: of the machine before the run; ``None``: not measured.
-        checked: an earlier run with this GPU, whose check of the sensors counts; ``None``: none.
         group: the processes of a launcher, of which this is the first; ``None``: it is alone.
     """
 
@@ -96,7 +91,6 @@ class PreparedRun:
     commit: str
     machine: str
     load: Load | None = None
-    checked: RunStore | None = None
     group: Group | None = None
 
     @property
@@ -164,13 +158,10 @@ class Runner:
         self._round = len({replace(case, repeat=0).id for case in task.cases})
         self._served = self._ended = 0
         self._sensors: SensorChoice | None = None
-        self._found: dict[CaseId, SoFar] = {}  # from the parts
+        self._cases: dict[CaseId, SoFar] = {}  # from the parts
         self._older: list[Row] = []  # only in the tables
         self._ready: dict[Workload, Ready | str] = {}
         self._counts: dict[Workload, Path] = {}
-        self._cases: dict[Workload, list[Case]] = {}
-        for case in task.cases:
-            self._cases.setdefault(case.workload, []).append(case)
 
     def run(self) -> int:
         """Run the missing cases; return the number of failed cases of the whole run.
@@ -195,55 +186,55 @@ class Runner:
                 self.engine.close()
             rows = judged(self._rows)
             self.store.end(rows, finished=not self.left)
-            return sum(row.status == "failed" for row in rows if _ends(row))
+            return sum(row.status == "failed" for row in rows if ends_case(row))
 
     @property
     def _rows(self) -> list[Row]:
         """Return all rows so far."""
-        return [*self._older, *chain.from_iterable(one.rows for one in self._found.values())]
+        return [*self._older, *chain.from_iterable(case.rows for case in self._cases.values())]
 
     def _run_missing(self) -> None:
-        self._found = self.store.so_far()
-        known = self.store.rows()
+        self._cases = self.store.so_far()
         self._older = [
-            row for row in known if row.basis == "predicted" or key_of(row) not in self._found
-        ]
-        for key, one in list(self._found.items()):
-            if one.ended is not None and one.ended.source == NOT_PREPARED:  # is tried again
-                one.ended = None
-                if not one.blocks:
-                    del self._found[key]
-        ended = [
             row
-            for row in self._rows
-            if _ends(row) and not (row.source == CUT_OFF and key_of(row) in self._found)
+            for row in self.store.rows()
+            if row.basis == "predicted" or key_of(row) not in self._cases
         ]
-        done = set(map(key_of, ended))
-        cases = [*self.task.cases, *self._begun(done)]
-        least = set(map(key_of, self.task.cases))
-        for row in ended:
-            self._further_s -= self._took_s(row) * (key_of(row) not in least)
-        self.left = sum(key_of(case) not in done for case in cases)
-        total, self._ended = len(cases), len(cases) - self.left
-        missing = [one for one in enumerate(cases, start=1) if key_of(one[1]) not in done]
+        for key, case in list(self._cases.items()):
+            if case.ended is not None and case.ended.source == NOT_PREPARED:  # is tried again
+                case.ended = None
+                if not case.blocks:
+                    del self._cases[key]
+        ended = {
+            key_of(row): row
+            for row in self._rows
+            if ends_case(row) and not (row.source == CUT_OFF and key_of(row) in self._cases)
+        }
+        cases = [*self.task.cases, *self._begun(ended)]
+        own = set(map(key_of, self.task.cases))
+        for key, row in ended.items():
+            self._further_s -= self._took_s(row) * (key not in own)
+        missing = [case for case in cases if key_of(case) not in ended]
+        total, self.left = len(cases), len(missing)
+        self._ended = total - self.left
         # A folder that cannot be written shows here, before anything is measured.
         write_columns(self.store.folder, self.store.frames().columns)
         for group in self._groups(missing):
             self.left -= self._run(group, total)
         self._cases_s = self._further_s
         while not self.left and (more := self.further(self._rows)):
-            begin, total = total + 1, total + len(more)
-            for group in self._groups(list(enumerate(more, start=begin))):
+            total += len(more)
+            for group in self._groups(more):
                 if self._run(group, total) < len(group):
                     return
 
-    def _begun(self, done: set[CaseId]) -> list[Case]:
+    def _begun(self, ended: Collection[CaseId]) -> list[Case]:
         """Return further cases of which a run that was cut off has blocks."""
-        known = {*map(key_of, self.task.cases), *done}
+        known = {*map(key_of, self.task.cases), *ended}
         series = {key_of(case)[:3]: case for case in self.task.cases}
         return [
             replace(series[key[:3]], repeat=key[3])
-            for key in sorted(self._found, key=lambda key: key[3])
+            for key in sorted(self._cases, key=lambda key: key[3])
             if key not in known and key[:3] in series
         ]
 
@@ -258,25 +249,21 @@ class Runner:
         self._took[key_of(row)[:3]] = row.value
         return row.value
 
-    def _groups(self, cases: Iterable[_Numbered]) -> list[list[_Numbered]]:
+    def _groups(self, cases: Iterable[Case]) -> list[list[Case]]:
         """Group cases by process: one case, or those of a repeat that take turns."""
-        groups: dict[object, list[_Numbered]] = {}
-        for number, case in cases:
-            key = number if self._alone(case) else (case.workload, case.repeat)
-            groups.setdefault(key, []).append((number, case))
+        groups: dict[object, list[Case]] = {}
+        for case in cases:
+            key = key_of(case) if self._alone(case) else (case.workload, case.repeat)
+            groups.setdefault(key, []).append(case)
         return list(groups.values())
 
     def _alone(self, case: Case) -> bool:
         return not (self.measure.together and takes_turns(case))
 
-    def _run(self, group: Sequence[_Numbered], total: int) -> int:
-        """Measure cases in one process.
-
-        Returns:
-            The number that could be prepared, and had the time to end.
-        """
+    def _run(self, group: Sequence[Case], total: int) -> int:
+        """Measure cases in one process; return how many were prepared, and had the time to end."""
         self.engine.check_time()
-        if self.left_s() <= sum(self._took.get(key_of(case)[:3], 0.0) for _, case in group):
+        if self.left_s() <= sum(self._took.get(key_of(case)[:3], 0.0) for case in group):
             # It would be cut off, judging by its earlier repeats. If all paths of a workload are
             # in it, a repeat of another workload may fit and is complete.
             if self.measure.together:
@@ -285,54 +272,59 @@ class Runner:
         if self._sensors is None:
             self._sensors = self._calibrated()
         part, stop = self.store.new_part(), None
-        for _, case in group:
+        for case in group:
             self.progress.starting(self._ended, total, case)
-        ready = self._prepare(group[0][1].workload)
+        ready = self._prepared(group[0].workload)
         try:
             if isinstance(ready, str):
-                self._end_all((case for _, case in group), part, ready, NOT_PREPARED)
+                self._end_all(group, part, ready, NOT_PREPARED)
                 self.unprepared += len(group)
             else:
-                self._measure([self._job(case, ready, part) for _, case in group], total)
+                self._measure([self._job(case, ready, part) for case in group], total)
         except (TimeUp, KeyboardInterrupt) as error:
             stop = error
-        left = 0
-        for _, case in group:
-            found = self._found.get(key_of(case))
-            left += found is None or found.ended is None
-            if found is None:
+        ended = 0
+        for case in group:
+            if (so_far := self._cases.get(key_of(case))) is None:
                 continue
-            if found.ended is not None:
-                self._took_s(found.ended)
-            self.cut_off += found.ended is None
+            if so_far.ended is None:
+                self.cut_off += 1
+            else:
+                self._took_s(so_far.ended)
+                ended += 1
             self._ended += 1
-            self.progress.ended(self._ended, total, case, found.rows)
+            self.progress.ended(self._ended, total, case, so_far.rows)
         if isinstance(stop, KeyboardInterrupt):
             raise stop
-        return 0 if isinstance(ready, str) else len(group) - left
+        return 0 if isinstance(ready, str) else ended
 
     def _job(self, case: Case, ready: Ready, part: Path) -> Job:
         """Return the job for the case."""
-        before = self._found.get(key_of(case), SoFar())
         # Checking one repeat of a strategy is enough; the first may have failed.
         first = key_of(case)[:3] not in self._took
         traced = self.measure.trace and first
-        job = Job(
-            case=case,
-            measure=self.measure,
-            device=self.task.device,
-            run=self.task.rows,
-            part=part,
+        job = replace(
+            self._continued(self._blank(case, part)),
             alone=self._alone(case),
             traces=self.store.folder.absolute() / "traces" if traced else None,
             sensors=self._sensors,
             first=first,
-            start=before.blocks,
-            spent_s=before.spent_s,
             tuned=self.store.tuned_file.absolute(),
             **ready._asdict(),
         )
         return replace(job, counts=self._counted(job))
+
+    def _blank(self, case: Case, part: Path) -> Job:
+        task = self.task
+        return Job(case, self.measure, task.device, task.rows, Path(), Path(), part)
+
+    def _so_far(self, job: Job) -> SoFar:
+        return self._cases.get(key_of(job.case), SoFar())
+
+    def _continued(self, job: Job) -> Job:
+        """Return the job that continues after the whole blocks of its case."""
+        before = self._so_far(job)
+        return replace(job, start=before.blocks, spent_s=before.spent_s)
 
     def _measure(self, jobs: Sequence[Job], total: int) -> None:
         """Measure cases in a process, until each of them has an end.
@@ -346,7 +338,7 @@ class Runner:
                 death = self._measured(jobs, turn, total) or death
             finally:
                 if jobs[0].part.exists():
-                    take_in(self._found, jobs[0].part)
+                    take_in(self._cases, jobs[0].part)
             left = [job for job in jobs if self._so_far(job).ended is None]
             # No case's turn, and no result: another process would fail alike.
             lost = [job for job in left if job.case.id in turn]
@@ -354,15 +346,7 @@ class Runner:
             if lost:
                 self._end_all([job.case for job in lost], jobs[0].part, death)
             part = self.store.new_part()
-            jobs = [
-                replace(job, part=part, start=before.blocks, spent_s=before.spent_s)
-                for job in left
-                if job not in lost
-                for before in (self._so_far(job),)
-            ]
-
-    def _so_far(self, job: Job) -> SoFar:
-        return self._found.get(key_of(job.case), SoFar())
+            jobs = [self._continued(replace(job, part=part)) for job in left if job not in lost]
 
     def _end_all(
         self, cases: Iterable[Case], part: Path, reason: str, source: str = CASE_CLOCK
@@ -371,7 +355,7 @@ class Runner:
         with closing(PartWriter(part)) as out:
             for case in cases:
                 out.end(self.task.rows.of(case), "failed", reason, 0.0, source)
-        take_in(self._found, part)
+        take_in(self._cases, part)
 
     def _measured(self, jobs: Sequence[Job], turn: list[str], total: int) -> str | None:
         """Measure in a process; return why it failed. ``turn`` gets the case whose turn was last.
@@ -396,7 +380,7 @@ class Runner:
                 self.progress.starting(so_far, total, by_id[turn[0]])
 
         begin = time.monotonic()
-        until = math.inf if jobs[0].alone else begin + self.left_s()
+        until = begin + self.left_s()
         several = self._group if jobs[0].case.workload.gpus > 1 else None
         try:
             jobs = jobs if several is None else [several.begin(jobs[0])]
@@ -404,14 +388,12 @@ class Runner:
             raise RunStopped(str(lost)) from lost
         except RuntimeError as refused:
             return str(refused)
-        self.engine.until = min(self._until, begin + self._cases_s)
         try:
             block = Block("measure", tuple(jobs), until)
             return self.engine.run(block, self.measure.timeout_s, hear)
         finally:
             if several is not None:
                 several.ended()
-            self.engine.until = self._until
             self._cases_s -= time.monotonic() - begin
 
     def _beside(self, name: str) -> Path:
@@ -419,54 +401,53 @@ class Runner:
         self.store.parts.mkdir(exist_ok=True)
         return self.store.parts.absolute() / f"{name}.jsonl"
 
-    def _asked(self, do: Literal["prepare", "check", "count"], case: Case, part: Path) -> Block:
-        """Return a block that measures nothing."""
-        task = self.task
-        job = Job(case, self.measure, task.device, task.rows, Path(), Path(), part)
-        return Block(do, (job,))
-
     def _calibrated(self) -> SensorChoice | None:
         """Return the GPU's sensors that the cases read, found once per run; ``None``: no GPU."""
+        store, case = self.store, self.task.cases[0]
         if self.task.device != "cuda":
             return None
-        store, earlier = self.store, self.task.checked
         if not store.calibration_file.exists():
-            if earlier is not None:
-                choice = _choice_of(earlier.sensors_file)
-                rows = [replace(row, run_id=store.run_id) for row in earlier.calibration()]
+            self.progress.preparing(case.workload, "calibrating the GPU's sensors", 0.0)
+            block = Block("check", (self._blank(case, self._beside("sensors")),))
+            answer = self.engine.ask(block, CALIBRATION_S)
+            records = list(read_part(block.part)) if block.part.exists() else []
+            rows = [*rows_of(records), *rows_of(records, "end")]
+            if "choice" in answer:
+                choice = CHOICE.validate_python(answer["choice"])
             else:
-                choice, rows = self._check_sensors()
+                why = str(answer["failed"])
+                what = (CALIBRATION_STAGE, CASE_METRIC, "s", CASE_CLOCK)
+                rows = [*rows_of(records), self.task.rows.missing(*what, why, "failed")]
+                choice = _no_choice(why)
             write_atomically(store.sensors_file, CHOICE.dump_json(choice, indent=2).decode() + "\n")
             store.keep_calibration(rows)
             self._older = [*rows, *self._older]
-        return _choice_of(store.sensors_file)
+        try:
+            return CHOICE.validate_json(read_bytes(store.sensors_file))
+        except (OSError, ValidationError) as error:
+            return _no_choice(str(error).partition("\n")[0])
 
-    def _check_sensors(self) -> tuple[SensorChoice, list[Row]]:
-        """Return the sensors to trust, and the observations."""
-        block = self._asked("check", self.task.cases[0], self._beside("sensors"))
-        workload = self.task.cases[0].workload
-        self.progress.preparing(workload, "calibrating the GPU's sensors", 0.0)
-        found = self.engine.ask(block, CALIBRATION_S)
-        records = list(read_part(block.part)) if block.part.exists() else []
-        if "choice" in found:
-            choice = CHOICE.validate_python(found["choice"])
-            return choice, [*rows_of(records), *rows_of(records, "end")]
-        why = str(found.get("failed", "ended without a word"))
-        what = (CALIBRATION_STAGE, CASE_METRIC, "s", CASE_CLOCK)
-        end = self.task.rows.missing(*what, why, "failed")
-        reason = Reason("failed", f"the calibration left no choice ({why})")
-        return SensorChoice(None, reason), [*rows_of(records), end]
-
-    def _prepare(self, workload: Workload) -> Ready | str:
+    def _prepared(self, workload: Workload) -> Ready | str:
         """Return the workload's dataset and minibatches, or why they are unavailable.
 
         Done once per workload, and again if the dataset was imported anew between two cases.
         """
-        known = self._ready.get(workload)
-        stale = isinstance(known, Ready) and not known.trace.name.endswith(state_of(known.dataset))
-        if known is None or stale:
-            known = self._ready[workload] = self._prepare_now(workload)
-        return known
+        ready = self._ready.get(workload)
+        stale = isinstance(ready, Ready) and not ready.trace.name.endswith(state_of(ready.dataset))
+        if ready is None or stale:
+            case = next(case for case in self.task.cases if case.workload == workload)
+            block = Block("prepare", (self._blank(case, self._beside("prepared")),))
+            try:
+                ready = self.engine.prepare(block, partial(self.progress.preparing, workload))
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                why = f"no space left to prepare {workload.dataset}: {data_root()}"
+                raise RunStopped(why) from error
+            if isinstance(ready, Ready):
+                ready = other_data(self.store.folder, workload, ready.identity) or ready
+            self._ready[workload] = ready
+        return ready
 
     def _counted(self, job: Job) -> Path | None:
         """Return the file with the counts of the minibatches of the job's workload, for all paths.
@@ -478,43 +459,20 @@ class Runner:
         if not job.first and workload.step != "captured":
             return None
         if workload not in self._counts:
-            into = self._counts[workload] = self._beside(f"counts{len(self._counts)}")
-            paths = {key_of(case)[:3]: case for case in (*self._cases[workload], job.case)}
-            jobs = tuple(replace(job, case=case, part=into) for case in paths.values())
+            part = self._counts[workload] = self._beside(f"counts{len(self._counts)}")
+            cases = [case for case in self.task.cases if case.workload == workload]
+            paths = {key_of(case)[:3]: case for case in [*cases, job.case]}
+            jobs = tuple(replace(job, case=case, part=part) for case in paths.values())
             told = partial(self.progress.preparing, workload)
-            found = self.engine.ask(Block("count", jobs), told=told)
-            if "failed" in found:
-                with closing(PartWriter(into)) as out:
-                    out.write("answer", failed=found["failed"])
+            answer = self.engine.ask(Block("count", jobs), told=told)
+            if "failed" in answer:
+                with closing(PartWriter(part)) as out:
+                    out.write("answer", failed=answer["failed"])
         return self._counts[workload]
 
-    def _prepare_now(self, workload: Workload) -> Ready | str:
-        case = self._cases[workload][0]
-        block = self._asked("prepare", case, self._beside("prepared"))
-        try:
-            found = self.engine.prepare(block, partial(self.progress.preparing, workload))
-        except OSError as error:
-            if not is_disk_full(error):
-                raise
-            said = f"no space left to prepare {workload.dataset}: {data_root()}"
-            raise RunStopped(said) from error
-        if isinstance(found, str):
-            return found
-        return other_data(self.store.folder, workload, found.identity) or found
 
-
-def _ends(row: Row) -> bool:
-    """Return whether the row says how a case ended."""
-    return (row.stage, row.metric) == (CASE_STAGE, CASE_METRIC)
-
-
-def _choice_of(path: Path) -> SensorChoice:
-    """Read the choice of sensors from a file."""
-    try:
-        return CHOICE.validate_json(read_bytes(path))
-    except (OSError, ValidationError) as error:
-        cause = str(error).partition("\n")[0]
-        return SensorChoice(None, Reason("failed", f"the calibration left no choice ({cause})"))
+def _no_choice(why: str) -> SensorChoice:
+    return SensorChoice(None, Reason("failed", f"the calibration left no choice ({why})"))
 
 
 @contextlib.contextmanager

@@ -23,11 +23,11 @@ all cases are measured the parts are deleted.
 
 from __future__ import annotations
 
-import csv
+import dataclasses
+import io
 import json
 import secrets
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from itertools import chain
 from pathlib import Path
@@ -51,9 +51,6 @@ from gatherbench.bench.run.rows import HEADER, Row, rows_in
 from gatherbench.datasets.files import discard, replacing
 from gatherbench.outside import open_file, read_bytes, read_json
 
-# Texts that earlier versions wrote may be longer than the default limit of Python's reader.
-csv.field_size_limit(sys.maxsize)
-
 SAMPLES_FILE, TIMELINE_FILE = "samples.parquet", "timeline.parquet"
 
 _CASE = ["workload", "strategy", "variant", "repeat"]
@@ -62,7 +59,7 @@ SAMPLE_COLUMNS = (*_CASE, "epoch", "stage", "batch", "value_s")
 #: then for a counter, the sensor's value for others.
 TIMELINE_COLUMNS = (*_CASE, "epoch", "metric", "unit", "time_s", "value")
 _KINDS = {
-    **dict.fromkeys(("repeat", "epoch", "batch"), "int32"),
+    **dict.fromkeys(("repeat", "epoch", "batch", "rank", "schema_version"), "int32"),
     **dict.fromkeys(("value_s", "time_s", "value"), "float64"),
 }
 
@@ -200,6 +197,12 @@ class RunStore:
         lines = ([getattr(row, name) for name in HEADER] for row in rows)
         write_atomically(self.calibration_file, to_csv([HEADER, *lines]))
 
+    def take_sensors(self, checked: RunStore) -> None:
+        """Take over the check of the sensors of an earlier run with the same GPU."""
+        self.sensors_file.write_bytes(read_bytes(checked.sensors_file))
+        rows = checked.calibration()
+        self.keep_calibration([dataclasses.replace(row, run_id=self.run_id) for row in rows])
+
     def samples(self) -> pd.DataFrame:
         """Return :data:`SAMPLE_COLUMNS`, without measurements that are only in parts so far."""
         return _read_parquet(self.folder / SAMPLES_FILE, SAMPLE_COLUMNS)
@@ -236,17 +239,18 @@ class RunStore:
         if not self.parts.is_dir():
             return
         self.write(rows)
-        _gather(self._records("samples"), _samples_of, SAMPLE_COLUMNS, self.folder / SAMPLES_FILE)
-        timeline = self.folder / TIMELINE_FILE
-        if series := [one for one in self._records("series") if one["points"]]:
-            _gather(series, _series_of, TIMELINE_COLUMNS, timeline)
+        for file, columns, kind, of in (
+            (SAMPLES_FILE, SAMPLE_COLUMNS, "samples", _samples_of),
+            (TIMELINE_FILE, TIMELINE_COLUMNS, "series", _series_of),
+        ):
+            records = (
+                one for part in self._parts() for one in counted(part) if one["kind"] == kind
+            )
+            tables = [of(record) for record in records]
+            if tables or file == SAMPLES_FILE:
+                _gather(tables, columns, self.folder / file)
         if finished:  # all at once: the records of parts that remain would replace full cases
             discard(self.parts)
-
-    def _records(self, kind: str) -> Iterator[Record]:
-        """Yield the valid records of one kind in the parts."""
-        for part in self._parts():
-            yield from (record for record in counted(part) if record["kind"] == kind)
 
 
 def _state_of(file: Path) -> tuple[int, int] | None:
@@ -259,28 +263,23 @@ def _state_of(file: Path) -> tuple[int, int] | None:
 
 
 def _samples_of(record: Record) -> Record:
-    return {"batch": range(len(record["values"])), "value_s": record["values"]}
+    values = record["values"]
+    return {**record, "batch": range(len(values)), "value_s": values}
 
 
 def _series_of(record: Record) -> Record:
-    time_s, value = zip(*record["points"], strict=True)
-    return {"time_s": time_s, "value": value}
+    points = record["points"]
+    return {**record, "time_s": [at for at, _ in points], "value": [value for _, value in points]}
 
 
-def _gather(
-    records: Iterable[Record],
-    numbers: Callable[[Record], Record],
-    columns: tuple[str, ...],
-    path: Path,
-) -> None:
+def _gather(records: Sequence[Record], columns: tuple[str, ...], path: Path) -> None:
     """Write a table with many numbers per record; other cases of an older one stay in it."""
     import pandas as pd
 
-    tables = [
-        pd.DataFrame({name: {**record, **numbers(record)}[name] for name in columns})
-        for record in records
-    ]
-    table = pd.concat([pd.DataFrame(columns=list(columns)), *tables], ignore_index=True)
+    if not records:
+        return
+    tables = [pd.DataFrame({name: record[name] for name in columns}) for record in records]
+    table = pd.concat(tables, ignore_index=True)
     if path.is_file():
         before = pd.read_parquet(path)
         again = pd.MultiIndex.from_frame(before[_CASE]).isin(table.set_index(_CASE).index)
@@ -296,53 +295,28 @@ def read_rows(path: Path) -> list[Row]:
     Raises:
         StoreError: the file cannot be read, has another header or an invalid row, or was cut off.
     """
+    import pandas as pd
+
+    kinds = {name: _KINDS.get(name, "str") for name in HEADER}
     try:
-        *lines, torn = read_bytes(path).split(b"\n")
+        data = read_bytes(path)
+        if not data.startswith(",".join(HEADER).encode()) or data[-1:] != b"\n" or b"\0" in data:
+            raise ValueError("not a table of observations, or cut off")
+        missing = {"value": [""], "reason": [""]}
+        table = pd.read_csv(
+            io.BytesIO(data), dtype=kinds, na_values=missing, keep_default_na=False, index_col=False
+        )
+        return list(rows_in(table))
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
-    header = tuple(lines[0].decode(errors="replace").rstrip("\r").split(",")) if lines else ()
-    if header != HEADER or torn:
-        raise StoreError(f"{path}: not a table of observations, or cut off; {RESTORE}")
-    return _parsed(lines[1:], path, 2)
-
-
-def _parsed(lines: Iterable[bytes], path: Path, first: int) -> list[Row]:
-    """Parse rows from lines of a table; the first has number ``first`` in the file."""
-    rows: list[Row] = []
-    records = csv.reader(map(_text, lines))
-    while True:
-        number = records.line_num + first
-        try:
-            if (cells := next(records, None)) is None:
-                return rows
-            rows.append(_row(cells))
-        except (ValueError, csv.Error) as error:
-            raise StoreError(f"{path}: line {number}: {error}; {RESTORE}") from error
+    except (ValueError, OverflowError) as error:
+        raise StoreError(f"{path}: {error}; {RESTORE}") from error
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` so that a reader sees the whole old or the whole new text."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def _text(line: bytes) -> str:
-    if b"\0" in line:
-        raise ValueError("holds bytes that are no text")
-    return line.decode() + "\n"
-
-
-def _row(cells: list[str]) -> Row:
-    if len(cells) != len(HEADER):
-        raise ValueError(f"{len(cells)} cells, expected {len(HEADER)}")
-    record: dict[str, Any] = dict(zip(HEADER, cells, strict=True))
-    for name in ("schema_version", "repeat", "epoch", "rank"):
-        record[name] = int(record[name])
-        if not -1 <= record[name] < 2**31:
-            raise ValueError(f"{name} = {record[name]}: out of range")
-    record["value"] = float(record["value"]) if record["value"] else None
-    record["reason"] = record["reason"] or None
-    return Row(**record)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

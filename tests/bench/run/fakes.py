@@ -31,11 +31,10 @@ def runner(
     timeout_s: float = 200,
     device: str = "cpu",
     together: bool = False,
-    checked: RunStore | None = None,
     **more: Any,
 ) -> Runner:
     measure = Measure(repeats=1, timeout_s=timeout_s, together=together)
-    run = PreparedRun(store, wanted, measure, device, "abc", "box", checked=checked)
+    run = PreparedRun(store, wanted, measure, device, "abc", "box")
     return Runner(run, worker=FAKE, **more)
 
 

@@ -3,9 +3,7 @@
 import gc
 import json
 import math
-import os
 import random
-import signal
 import time
 import weakref
 from collections import Counter, defaultdict
@@ -26,13 +24,12 @@ from gatherbench.bench.run.latin_square import apart
 from gatherbench.bench.run.lines import lines_of
 from gatherbench.bench.run.part import PartWriter, SoFar, read_part, rows_of, take_in
 from gatherbench.bench.run.rows import SET, Row
-from gatherbench.bench.run.runner import Progress, takes_turns
-from gatherbench.bench.run.store import RunStore
+from gatherbench.bench.run.runner import takes_turns
 from gatherbench.outside import fresh
 from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.registry import build
 
-from .fakes import cases, counted, measured, runner
+from .fakes import counted, measured
 
 ASYNC, PINNED, ALL = "async_zero_copy", "cpu_gather", "all_in_gpu"
 
@@ -361,83 +358,3 @@ def test_rows_that_no_disk_holds_are_read_off_none(make_job, monkeypatch):
     session.dataset = replace(session.dataset, spec=hashed)
     case = measure_module.MeasuredCase(job, None, session)  # type: ignore[arg-type]
     assert str(case.refused()).startswith("unsupported: rows of tiny are made in memory")
-
-
-def outcomes(store: RunStore) -> dict[str, str]:
-    return {r.variant: r.reason or "" for r in store.rows() if r.stage == "case"}
-
-
-def same_repeat(*variants: str) -> list[Case]:
-    return [replace(case, repeat=0) for case in cases(*variants)]
-
-
-def executions(store: RunStore) -> list[str]:
-    return [line.split(".")[2] for line in (store.folder / "executions").read_text().split()]
-
-
-def test_a_crash_costs_the_path_whose_turn_it_was(store):
-    """Those that ended before keep what they have; the others are measured in a new process."""
-    wanted = same_repeat("good", "crash", "last", "segfault", "late")
-    assert runner(store, wanted, together=True).run() == 2
-    said = outcomes(store)
-    assert said.pop("crash").startswith("exit status 3; last words: the driver says")
-    assert said.pop("segfault").startswith("killed by SIGSEGV")
-    assert said == dict.fromkeys(("good", "last", "late"), "")
-    assert executions(store) == ["good", "crash", "last", "segfault", "late"]
-    epochs = [r.variant for r in store.rows() if (r.stage, r.metric) == ("epoch", "wall_time")]
-    assert sorted(epochs) == sorted(case.variant for case in wanted)
-    assert runner(store, wanted, together=True).run() == 2
-    assert len(executions(store)) == 5, "a second run of the whole folder runs nothing"
-
-
-def test_a_turn_without_end_is_cut_off(store):
-    """By the time that it says it has had; nothing waits for a clock."""
-    wanted = same_repeat("good", "hangs_since_long", "last")
-    assert runner(store, wanted, together=True).run() == 1
-    said = {"good": "", "hangs_since_long": "timed out after 200 s", "last": ""}
-    assert outcomes(store) == said
-
-
-def test_what_fails_before_any_turn_fails_once(store):
-    wanted = same_repeat("good", "dies_before_any_turn")
-    assert runner(store, wanted, together=True).run() == 2
-    assert set(outcomes(store).values()) == {"exit status 4; last words: it printed nothing"}
-
-
-def test_repeats_and_workloads_have_a_process_each(store):
-    other = cases("good", workload=Workload("tiny", batch_size=7))
-    wanted = [*cases("good", "good"), *other, *same_repeat("late")]
-    assert runner(store, wanted, together=True).run() == 0
-    groups = defaultdict(set)
-    for group in runner(store, wanted, together=True)._groups(enumerate(wanted)):
-        groups[len(group)] |= {number for number, _ in group}
-    assert groups == {2: {0, 3}, 1: {1, 2}}
-
-
-def test_ctrl_c_within_a_group_keeps_what_had_ended_and_resume_measures_the_rest(store):
-    """Of "slow", which had no whole block, only what the second process measured counts."""
-    wanted = same_repeat("good", "slow", "last")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest may have inherited none
-
-    def at_slow(_done: float, _total: int, case: Case) -> None:
-        begun.append(case.variant)
-        if begun.count("slow") == 2:  # before its process began, and when its turn came
-            os.kill(os.getpid(), signal.SIGINT)
-
-    begun = list[str]()
-    with pytest.raises(KeyboardInterrupt):
-        runner(store, wanted, together=True, progress=Progress(starting=at_slow)).run()
-    assert outcomes(store) == {"good": ""}
-    assert runner(store, wanted, together=True).run() == 0
-    assert outcomes(store) == dict.fromkeys(("good", "slow", "last"), "")
-    assert executions(store) == ["good", "slow", "slow", "last"]
-    keys = Counter((r.variant, r.epoch, r.stage, r.metric) for r in store.rows())
-    assert set(keys.values()) == {1}
-
-
-def test_a_run_that_was_cut_off_measures_what_had_not_ended(store):
-    wanted = same_repeat("good", "last")
-    assert runner(store, wanted[:1], together=True).run() == 0
-    assert not store.parts.exists()
-    assert runner(store, wanted, together=True).run() == 0
-    assert executions(store) == ["good", "last"]

@@ -80,49 +80,31 @@ def check_completed(store: RunStore, lost: str) -> None:
     assert len(samples) == 2 * len(PATHS) * BLOCKS
 
 
-def test_ctrl_c_within_a_block_loses_that_block_alone(store):
-    after(store, 7, "sleep")
-    with interrupted_once_reached(store):
-        go(store, repeat()).run()
-    assert Counter(epochs(store)) == {(path, block): 1 for path in PATHS for block in range(2)}
-    assert ends(store) == dict.fromkeys(PATHS, (1.0, CUT_OFF)), "the answer of what there is"
-    compared = [r.value for r in store.rows() if (r.stage, r.metric) == ("check", "rows")]
-    assert compared == [96.0] * 3
-    after(store, 0, "nothing")
-    run = go(store, repeat())
-    assert (run.run(), run.left) == (0, 0)
-    check_completed(store, "blocks a 2")
+SCRIPT = """
+import sys; from pathlib import Path
+from gatherbench.bench.run.store import RunStore
+sys.path.insert(0, sys.argv[1])
+from fakes import go, repeat
+go(RunStore(Path(sys.argv[2])), repeat()).run()
+"""
 
 
-def test_kill_9_of_the_whole_run_within_a_block_loses_that_block_alone(store):
-    after(store, 7, "sleep")
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from gatherbench.bench.run.store import RunStore\n"
-        "sys.path.insert(0, sys.argv[1])\n"
-        "from fakes import go, repeat\n"
-        "go(RunStore(Path(sys.argv[2])), repeat()).run()"
-    )
-    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(store.folder)]
+def killed(store: RunStore) -> None:
+    """Run the cases, and kill the runner where the worker waits."""
+    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(store.folder)]
     with subprocess.Popen(command) as process:
         while not (store.folder / "reached").exists():
             assert process.poll() is None
             time.sleep(0.01)
         process.kill()
-    assert len(epochs(store)) == 2 * len(PATHS), "whoever reads it finds them in its parts"
-    after(store, 0, "nothing")
-    assert go(store, repeat()).run() == 0
-    check_completed(store, "blocks a 2")
 
 
-def test_the_end_of_the_time_leaves_an_answer_and_resume_measures_the_other_blocks(store):
-    after(store, 7, "sleep")
+def out_of_time(store: RunStore) -> None:
+    """Run the cases; the time is up once the worker waits."""
     run = go(store, repeat(), budget_s=3600)
     do = run.engine.run
 
     def until_reached(*given: Any, **_: Any) -> Any:
-        """The time is up once the worker is there."""
-
         def and_time() -> None:
             if (store.folder / "reached").exists():
                 run.engine.until = -math.inf
@@ -132,9 +114,25 @@ def test_the_end_of_the_time_leaves_an_answer_and_resume_measures_the_other_bloc
 
     run.engine.run = until_reached  # type: ignore[method-assign]
     assert (run.run(), run.left, run.cut_off) == (0, 3, 3)
-    assert ends(store) == dict.fromkeys(PATHS, (1.0, CUT_OFF))
+
+
+@pytest.mark.parametrize("ended_by", ["Ctrl-C", "kill -9", "time"])
+def test_what_ends_a_run_within_a_block_costs_that_block_alone(store, ended_by):
+    after(store, 7, "sleep")
+    if ended_by == "kill -9":
+        killed(store)
+    elif ended_by == "time":
+        out_of_time(store)
+    else:
+        with interrupted_once_reached(store):
+            go(store, repeat()).run()
+    assert Counter(epochs(store)) == {(path, block): 1 for path in PATHS for block in range(2)}
+    assert ends(store) == dict.fromkeys(PATHS, (1.0, CUT_OFF)), "the answer of what there is"
+    compared = [r.value for r in store.rows() if (r.stage, r.metric) == ("check", "rows")]
+    assert compared == [96.0] * 3
     after(store, 0, "nothing")
-    assert go(store, repeat()).run() == 0
+    run = go(store, repeat())
+    assert (run.run(), run.left) == (0, 0)
     check_completed(store, "blocks a 2")
 
 

@@ -51,7 +51,7 @@ def server():
     found.close()
 
 
-def run(server: ForkServer, code: str, log: Path, seconds: float = 200, look=None) -> int:
+def run(server: ForkServer, code: str, log: Path, seconds: float = 200, look=lambda: None) -> int:
     return server.run(code, log, time.monotonic() + seconds, look)
 
 

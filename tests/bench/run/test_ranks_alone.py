@@ -40,7 +40,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, *statuses: str, killed: tuple[str,
         return list(killed)
 
     monkeypatch.setattr(ranks_module, "_launched", write)
-    monkeypatch.setattr(ranks_module, "_use_one_network", lambda _: None)
+    monkeypatch.setattr(ranks_module, "use_one_network", lambda _: None)
 
 
 def folded(job: Job) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -10,12 +10,8 @@ from contextlib import AbstractContextManager
 import pytest
 
 from gatherbench.bench.commands.execute import BadRunError, new_run
-from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.workload import Case
-from gatherbench.bench.run.job import CHOICE
-from gatherbench.bench.run.runner import _choice_of
 from gatherbench.bench.run.store import TIMELINE_COLUMNS, TIMELINE_FILE, RunStore
-from gatherbench.reason import Reason
 
 from .fakes import cases, runner
 
@@ -52,6 +48,10 @@ def test_every_case_is_told_what_the_calibration_trusts_and_a_resumed_run_keeps_
     before = (store.folder / TIMELINE_FILE).read_bytes()
     run(store)  # nothing is missing: nothing is gathered anew
     assert (store.folder / TIMELINE_FILE).read_bytes() == before
+    store.sensors_file.write_text("{}{")
+    run(store, cases("one", "two", "three"))
+    last = [r.source for r in store.rows() if r.metric == "sensors"][-1]
+    assert "left no choice" in last
 
 
 def test_another_run_of_the_machine_may_have_calibrated(store, tmp_path, monkeypatch):
@@ -59,7 +59,8 @@ def test_another_run_of_the_machine_may_have_calibrated(store, tmp_path, monkeyp
     run(store, CASES[:1])
     plan = {"name": "p", "measure": {}, "workloads": {}, "cases": []}
     other = RunStore.create(tmp_path / "other", "box", plan, {"gpu_in_use": "a"})
-    assert runner(other, CASES, device="cuda", checked=store).run() == 0
+    other.take_sensors(store)
+    assert run(other) == 0
     assert executions(other) == [case.id for case in CASES]
     rows = other.rows()
     assert {r.run_id for r in rows} == {other.run_id}
@@ -105,12 +106,3 @@ def test_a_run_without_a_gpu_has_none(store):
     assert not store.sensors_file.exists()
     assert not (store.folder / TIMELINE_FILE).exists()
     assert store.timeline().empty
-
-
-def test_a_choice_that_cannot_be_read_is_none(tmp_path):
-    file = tmp_path / "sensors.json"
-    for one in (SensorChoice("gpm", None), SensorChoice(None, Reason("unsupported", "none"))):
-        file.write_bytes(CHOICE.dump_json(one))
-        assert _choice_of(file) == one
-    file.write_text("{}{")
-    assert "left no choice" in str(_choice_of(file).pcie_reason)

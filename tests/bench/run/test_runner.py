@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -38,6 +38,10 @@ from .fakes import WORKLOAD, cases, runner
 MAKE = RowMaker("run", "abc", "box", "host")
 
 
+def same_repeat(*variants: str) -> list[Case]:
+    return [replace(case, repeat=0) for case in cases(*variants)]
+
+
 def outcomes(store: RunStore) -> dict[str, tuple[str, str | None]]:
     return {r.variant: (r.status, r.reason) for r in store.rows() if r.stage == "case"}
 
@@ -47,18 +51,23 @@ def executions(store: RunStore) -> Counter[str]:
     return Counter(log.read_text().split() if log.exists() else [])
 
 
-def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store):
-    """What was measured before is kept; a second run of the complete folder runs nothing."""
+@pytest.mark.parametrize("together", [False, True])
+def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store, together):
+    """What was measured before is kept; a second run of the complete folder runs nothing.
+
+    Of paths that take turns a crash costs the one whose turn it was.
+    """
     expected = {
-        "good": "", "last": "", "skips": "no GPU here", "raises": "RuntimeError: wrong | rows",
+        "good": "", "skips": "no GPU here", "raises": "RuntimeError: wrong | rows",
         "crash": "exit status 3; last words: the driver says: unspecified launch failure",
         "segfault": "killed by SIGSEGV; last words: it printed nothing",
         "cut_short": "killed by SIGBUS (most likely a mapped file that was cut short, or whose",
         "killed": "killed by SIGKILL (most likely out of memory)",
-        "strays": "it trained on other rows: train.loss of minibatch set 0 is 2.0, and",
+        "hangs_since_long": "timed out after 200 s",
+        "strays": "it trained on other rows: train.loss of minibatch set 0 is 2.0, and", "last": "",
     }  # fmt: skip
-    wanted = cases(*expected)
-    assert runner(store, wanted).run() == 6
+    wanted = same_repeat(*expected) if together else cases(*expected)
+    assert runner(store, wanted, together=together).run() == 7
     said = outcomes(store)
     statuses = {name: status for name, (status, _) in said.items() if status != "failed"}
     assert statuses == {"good": "ok", "last": "ok", "skips": "skipped"}
@@ -69,17 +78,31 @@ def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store):
     assert {r.rank for r in store.rows() if r.stage == "case"} == {-1}
     assert pq.read_table(store.folder / "samples.parquet").num_rows == 2 * len(wanted)
     before = (store.folder / "epochs.csv").read_bytes()
-    again = runner(store, wanted)
-    assert (again.run(), again.left) == (6, 0)
+    again = runner(store, wanted, together=together)
+    assert (again.run(), again.left) == (7, 0)
     assert (store.folder / "epochs.csv").read_bytes() == before
-    assert set(executions(store).values()) == {1}
+    assert executions(store) == Counter(case.id for case in wanted)
 
 
-def test_a_case_that_hangs_is_ended_and_the_plan_goes_on(store):
-    wanted = cases("hang", "hang")
-    assert runner(store, wanted, timeout_s=0.3).run() == 2
-    said = [(r.status, r.reason) for r in store.rows() if r.stage == "case"]
-    assert said == [("failed", "timed out after 0.3 s")] * 2
+def test_the_runner_s_own_clock_ends_a_case_and_what_fails_before_any_turn_fails_once(store):
+    assert runner(store, cases("hang"), timeout_s=0.3).run() == 1
+    assert outcomes(store)["hang"] == ("failed", "timed out after 0.3 s")
+    wanted = same_repeat("good", "dies_before_any_turn")
+    assert runner(store, wanted, together=True).run() == 2
+    said = {reason for name, (_, reason) in outcomes(store).items() if name != "hang"}
+    assert said == {"exit status 4; last words: it printed nothing"}
+
+
+def test_repeats_and_workloads_have_a_process_each(store):
+    other = cases("good", workload=Workload("tiny", batch_size=7))
+    wanted = [*cases("good", "good"), *other, *same_repeat("late")]
+    assert runner(store, wanted, together=True).run() == 0
+    groups = runner(store, wanted, together=True)._groups(wanted)
+    assert [[case.variant for case in group] for group in groups] == [
+        ["good", "late"],
+        ["good"],
+        ["good"],
+    ]
 
 
 def test_a_run_does_not_go_on_with_another_graph_of_the_same_name(store, monkeypatch):
@@ -198,18 +221,28 @@ def signalled(number: int) -> Callable[[], None]:
     return lambda: os.kill(os.getpid(), number)
 
 
-def test_interrupt_stops_the_case_in_flight_and_resume_completes(store, once):
-    wanted = cases("good", "hang", "last")
+def test_ctrl_c_keeps_what_had_ended_and_resume_measures_the_rest(store):
+    """Of "slow", which had no whole block, only what the second process measured counts."""
+    wanted = same_repeat("good", "slow", "last")
     # Started in the background, pytest may have inherited a SIGINT that is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    interrupt = once(store.parts, signalled(signal.SIGINT), 2)
-    with pytest.raises(KeyboardInterrupt), interrupt:
-        runner(store, wanted).run()
+
+    def at_slow(_done: float, _total: int, case: Case) -> None:
+        begun.append(case.variant)
+        if begun.count("slow") == 2:  # before its process began, and when its turn came
+            os.kill(os.getpid(), signal.SIGINT)
+
+    begun = list[str]()
+    with pytest.raises(KeyboardInterrupt):
+        runner(store, wanted, together=True, progress=Progress(starting=at_slow)).run()
     assert outcomes(store) == {"good": ("ok", None)}
-    assert pq.read_table(store.folder / "samples.parquet").num_rows >= 2
-    runner(store, wanted, timeout_s=1).run()
-    assert set(outcomes(store)) == {"good", "hang", "last"}
-    assert executions(store)[wanted[0].id] == 1
+    assert pq.read_table(store.folder / "samples.parquet").num_rows == 2
+    assert runner(store, wanted, together=True).run() == 0
+    assert outcomes(store) == dict.fromkeys(("good", "slow", "last"), ("ok", None))
+    counts = executions(store)
+    assert [counts[case.id] for case in wanted] == [1, 2, 1]
+    keys = Counter((r.variant, r.epoch, r.stage, r.metric) for r in store.rows())
+    assert set(keys.values()) == {1}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
