@@ -24,7 +24,6 @@ from gatherbench.bench.run.job import Block, Ready
 from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.runner import PreparedRun, Progress, Runner
 from gatherbench.bench.run.store import RunStore
-from gatherbench.bench.show.terminal import progress_bar
 
 from .fakes import WORKLOAD, cases, runner
 

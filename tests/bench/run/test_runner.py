@@ -88,7 +88,7 @@ def test_the_runner_s_own_clock_ends_a_case_and_what_fails_before_any_turn_fails
     assert runner(store, cases("hang"), timeout_s=0.3).run() == 1
     assert outcomes(store)["hang"] == ("failed", "timed out after 0.3 s")
     wanted = same_repeat("good", "dies_before_any_turn")
-    assert runner(store, wanted, together=True).run() == 2
+    assert runner(store, wanted, together=True).run() == 1 + 2
     said = {reason for name, (_, reason) in outcomes(store).items() if name != "hang"}
     assert said == {"exit status 4; last words: it printed nothing"}
 
