@@ -2,19 +2,16 @@
 
 NVRTC comes as a Python wheel and makes a cubin for any architecture it knows. So a machine without
 a GPU can compile (and disassemble, see ``tools/sass.py``) kernels for another one. Compiled kernels
-are cached on disk under a key of source, options, architecture and compiler version, in a folder
-that only this user can write. Files are written atomically, so processes may compile the same
-kernel at the same time.
+are cached by cuda.core in ``$GATHERBENCH_KERNEL_CACHE`` or the user's cache, if only this user can
+write there; processes may compile the same kernel at the same time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from gatherbench.kernels.cuda_calls import HOW_TO_INSTALL
 from gatherbench.kernels.grid import GridPoint
@@ -32,12 +29,6 @@ _importing = threading.Lock()
 
 class CompilerError(RuntimeError):
     """This machine has no compiler, or the compiler refused the source."""
-
-
-def cache_dir() -> Path:
-    """Return the folder of compiled kernels: ``$GATHERBENCH_KERNEL_CACHE`` or the user's cache."""
-    chosen = os.environ.get("GATHERBENCH_KERNEL_CACHE")
-    return Path(chosen) if chosen else cache_folder("kernels")
 
 
 def compiler_version() -> str:
@@ -85,16 +76,21 @@ def _compile(code: str, arch: str, what: str, macros: list[tuple[str, str]] | No
     with _importing:
         try:
             from cuda.core import Program, ProgramOptions
+            from cuda.core.utils import FileStreamProgramCache
         except ImportError as missing:
             raise CompilerError(
                 f"cuda-core is needed: {missing}. Install it with {HOW_TO_INSTALL}"
             ) from missing
 
     options = ProgramOptions(name="gather", arch=arch, std="c++17", define_macro=macros)
-    with _disk_cache(cache_dir()) as kept:
+    chosen = os.environ.get("GATHERBENCH_KERNEL_CACHE")
+    folder, kept = Path(chosen) if chosen else cache_folder("kernels"), {}
+    with ExitStack() as opened:
+        if private_folder(folder):
+            store = FileStreamProgramCache(folder, max_size_bytes=_MAX_CACHE_BYTES)
+            kept["cache"] = opened.enter_context(store)
         try:
-            program = Program(code, "c++", options)
-            return bytes(program.compile("cubin", **kept).code)
+            return bytes(Program(code, "c++", options).compile("cubin", **kept).code)
         # cuda.core's error types are private: any error but an OSError is the compiler's.
         except OSError:
             raise
@@ -103,18 +99,3 @@ def _compile(code: str, arch: str, what: str, macros: list[tuple[str, str]] | No
             raise CompilerError(
                 f"NVRTC {compiler_version()} could not compile {what} for {arch}: {log}"
             ) from refused
-
-
-@contextlib.contextmanager
-def _disk_cache(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of ``Program.compile`` that make it cache its output in ``folder``.
-
-    Empty where others may write there: then every kernel is compiled anew.
-    """
-    if not private_folder(folder):
-        yield {}
-        return
-    from cuda.core.utils import FileStreamProgramCache
-
-    with FileStreamProgramCache(folder, max_size_bytes=_MAX_CACHE_BYTES) as store:
-        yield {"cache": store}

@@ -19,7 +19,6 @@ import threading
 import time
 import weakref
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -34,6 +33,7 @@ from gatherbench.kernels.cuda_calls import (
     runtime,
 )
 from gatherbench.kernels.managed_memory import managed_table, map_for, span_of
+from gatherbench.kernels.table_file import map_at
 
 #: The size that driver 580 and later refuse to register in one call: they keep 16 B for each page
 #: of 4 KiB, and Linux gives at most 2 GiB for that (vllm #51080: 511.96 GiB pass, 512.15 GiB fail).
@@ -105,7 +105,8 @@ class HostRegistration(MappedMemory):
         if self.size_bytes == 0:
             return
         start = tensor.data_ptr()
-        self.read_only = not writable(start)
+        here = map_at(start)
+        self.read_only = here is not None and "w" not in here.permissions
         begin = time.perf_counter()
         key = _acquire(start, self.size_bytes, _flags(self.read_only, device))
         self.seconds = time.perf_counter() - begin
@@ -170,16 +171,6 @@ def registered_bytes() -> int:
 def is_registered(address: int) -> bool:
     """Tell whether this process holds a registration, of any path, that covers the address."""
     return any(start <= address < start + size for start, size in list(_held))
-
-
-def writable(address: int) -> bool:
-    """Tell whether this process's memory at ``address`` is mapped for writing."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        span, permissions = line.split(maxsplit=2)[:2]
-        low, high = (int(x, 16) for x in span.split("-"))
-        if low <= address < high:
-            return "w" in permissions
-    return True
 
 
 def _check_ordinary(tensor: Tensor) -> None:

@@ -6,10 +6,10 @@ when that is done. The threads here wait for jobs on a futex(2), take chunks of 
 counter, and record its end in memory. A caller waits for that end in one call that holds no lock.
 No compiler is needed: the loops are numba's, the threads libc's.
 
-A job lies in one of :data:`SLOTS` slots of 64-bit words. A thread enters a slot before it reads it,
-and leaves it afterwards. A slot takes its next job when its last one is done and every thread that
-had entered has left. So threads that have not begun cause no delay. Each thread visits the jobs in
-the order in which they were posted.
+A job lies in one of :data:`SLOTS` slots, rows of 64-bit words of one array; row 0 is the header. A
+thread enters a slot before it reads it, and leaves it afterwards. A slot takes its next job when
+its last one is done and every thread that had entered has left. So threads that have not begun
+cause no delay. Each thread visits the jobs in the order in which they were posted.
 """
 
 from __future__ import annotations
@@ -28,43 +28,29 @@ from llvmlite import ir
 from numba import cfunc, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np.numpy_support import carray
+from numba.np.unsafe.ndarray import to_fixed_tuple
 from numpy.typing import NDArray
 
 #: The threads' name in the kernel (15 bytes), by which meters recognise them.
 NAME = "gatherbench-gat"
 #: The most jobs in flight; one more waits for the first of them.
 SLOTS = 64
-_HEADER, _WORDS = 8, 32
-#: Words of the header: jobs posted so far, a flag to stop, threads that were woken.
-_POSTED, _STOP, _WOKEN = range(3)
+_WORDS = 26
+#: Words of the header: jobs posted so far, a flag to stop.
+_POSTED, _STOP = range(2)
 #: Words of a slot that change during a job.
 _ENTERED, _LEFT, _DONE, _WAITING, _CURSOR, _FINISHED, _BAD, _HELPERS = range(8)
 _BEGAN, _ENDED = 8, 10  # as timespec has them: seconds and nanoseconds
-#: Words of the job itself: its number, the most threads besides the caller, and :class:`Job`.
-_JOB = 12
-(
-    _NUMBER,
-    _LIMIT,
-    _TOTAL,
-    _CHUNK,
-    _SOURCE,
-    _ROWS,
-    _ROW_BYTES,
-    _IDS,
-    _ID_BYTES,
-    _POSITIONS,
-    _OUT,
-    _OUT_ROWS,
-    _THEN,
-    _AHEAD,
-) = range(_JOB, _JOB + 14)
+#: The job's number, the most threads besides the caller, and from _JOB on :class:`Job`.
+_NUMBER, _LIMIT, _JOB = 12, 13, 14
 _CLOSED = 1 << 40
 #: Values in place of the first bad id's place: no id is bad; the job was dropped.
 _NONE, DROPPED = (1 << 62), -1
 #: futex(2): the call's number (arch/*/entry/syscalls in Linux), and its operations.
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)
 _WAIT, _WAKE, _ALL = 128, 129, 0x7FFFFFFF
-_CLOCK_MONOTONIC = 1
+CLOCK_MONOTONIC = 1
 #: Bytes of a CPU's cache line.
 LINE_BYTES = 64
 _BYTE_POINTER = ir.IntType(8).as_pointer()
@@ -136,15 +122,16 @@ def _define_memcpy(_typing: Any, _target: Any, _source: Any, _size: Any) -> Any:
 
 
 def _atomic(operation: str) -> Any:
-    """Define atomic ``operation(address, value)`` on an int64, in one order for all threads; it
-    returns the value before."""
+    """Define atomic ``operation(array, index, value)`` on int64 ``[N]``, in one order for all
+    threads; it returns the value before."""
 
-    def define(_typing: Any, _address: Any, _value: Any) -> Any:
-        def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            at = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
-            return builder.atomic_rmw(operation, at, args[1], "seq_cst")
+    def define(_typing: Any, array: Any, _index: Any, _value: Any) -> Any:
+        def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            items = context.make_array(array)(context, builder, args[0])
+            at = builder.gep(items.data, [args[1]])
+            return builder.atomic_rmw(operation, at, args[2], "seq_cst")
 
-        return types.int64(types.intp, types.int64), codegen
+        return types.int64(array, types.intp, types.int64), codegen
 
     return intrinsic(define)
 
@@ -168,21 +155,27 @@ memcpy: Any = intrinsic(_define_memcpy)
 #: Atomic add, exchange, minimum and or; each returns the value before.
 take, _exchange, _least, _mark = (_atomic(name) for name in ("add", "xchg", "min", "or"))
 _word, _half = _number_at(64), _number_at(32)
+_job_words: Any = to_fixed_tuple
 _syscall: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
-_clock: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
+clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
 _yield: Any = types.ExternalFunction("sched_yield", types.int32())
 
 
 @njit(nogil=True, cache=True)
-def _sleep(address: int, seen: int) -> None:
-    """Sleep until a thread wakes those at ``address``; return at once if its value is not seen."""
-    _syscall(_FUTEX, address, _WAIT, seen & 0xFFFFFFFF, 0, 0, 0)
+def _sleep(words: Any, at: int, seen: int) -> None:
+    """Sleep until a thread wakes those at a word; return at once if its value is not ``seen``."""
+    _syscall(_FUTEX, words.ctypes.data + 8 * at, _WAIT, seen & 0xFFFFFFFF, 0, 0, 0)
 
 
 @njit(nogil=True, cache=True)
-def _wake(address: int, count: int) -> int:
-    """Wake up to ``count`` threads that wait at ``address``; return how many woke."""
-    return _syscall(_FUTEX, address, _WAKE, count, 0, 0, 0)
+def _wake(words: Any, at: int, count: int) -> None:
+    """Wake up to ``count`` threads that sleep at a word."""
+    _syscall(_FUTEX, words.ctypes.data + 8 * at, _WAKE, count, 0, 0, 0)
+
+
+@njit(nogil=True, cache=True)
+def _note_time(slot: Any, at: int) -> None:
+    clock_gettime(CLOCK_MONOTONIC, slot.ctypes.data + 8 * at)
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -199,183 +192,142 @@ def _id(ids: int, id_bytes: int, i: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _gather_rows(
-    start: int,
-    stop: int,
-    table: int,
-    rows: int,
-    row_bytes: int,
-    ids: int,
-    id_bytes: int,
-    positions: int,
-    out: int,
-    out_rows: int,
-    ahead: int,
-) -> int:
+def _gather_rows(job: Job, start: int, stop: int) -> int:
     """Copy rows of ids ``start`` to ``stop - 1``; return the first bad id's place, or ``_NONE``.
 
     A bad id's row is neither read nor written.
     """
+    table, ids, ahead, row_bytes = job.source, job.ids, job.ahead, job.row_bytes
     first_bad = _NONE
     for i in range(start, min(start + ahead, stop)):
-        _prefetch_row(table + _id(ids, id_bytes, i) * row_bytes, row_bytes)
+        _prefetch_row(table + _id(ids, job.id_bytes, i) * row_bytes, row_bytes)
     for i in range(start, stop):
         if i + ahead < stop:
-            _prefetch_row(table + _id(ids, id_bytes, i + ahead) * row_bytes, row_bytes)
-        row = _id(ids, id_bytes, i)
-        to = _word(positions + 8 * i) if positions != 0 else i
-        if 0 <= row < rows and 0 <= to < out_rows:
-            memcpy(out + to * row_bytes, table + row * row_bytes, row_bytes)
+            _prefetch_row(table + _id(ids, job.id_bytes, i + ahead) * row_bytes, row_bytes)
+        row = _id(ids, job.id_bytes, i)
+        to = _word(job.positions + 8 * i) if job.positions != 0 else i
+        if 0 <= row < job.rows and 0 <= to < job.out_rows:
+            memcpy(job.out + to * row_bytes, table + row * row_bytes, row_bytes)
         elif first_bad == _NONE:
             first_bad = i
     return first_bad
 
 
 @njit(nogil=True, cache=True)
-def _gather(slot: int, start: int, stop: int) -> int:
-    return _gather_rows(
-        start,
-        stop,
-        _word(slot + 8 * _SOURCE),
-        _word(slot + 8 * _ROWS),
-        _word(slot + 8 * _ROW_BYTES),
-        _word(slot + 8 * _IDS),
-        _word(slot + 8 * _ID_BYTES),
-        _word(slot + 8 * _POSITIONS),
-        _word(slot + 8 * _OUT),
-        _word(slot + 8 * _OUT_ROWS),
-        _word(slot + 8 * _AHEAD),
-    )
-
-
-@njit(nogil=True, cache=True)
-def _chunk(slot: int, start: int, stop: int) -> None:
-    row_bytes = _word(slot + 8 * _ROW_BYTES)
-    out, then = _word(slot + 8 * _OUT), _word(slot + 8 * _THEN)
-    if row_bytes == 0:
-        memcpy(out + start, _word(slot + 8 * _SOURCE) + start, stop - start)
+def _chunk(slot: Any, job: Job, start: int, stop: int) -> None:
+    if job.row_bytes == 0:
+        memcpy(job.out + start, job.source + start, stop - start)
         return
-    bad = _gather(slot, start, stop)
+    bad = _gather_rows(job, start, stop)
     if bad != _NONE:
-        _least(slot + 8 * _BAD, bad)
-    if then != 0:
-        memcpy(then + start * row_bytes, out + start * row_bytes, (stop - start) * row_bytes)
+        _least(slot, _BAD, bad)
+    if job.then != 0:
+        begin, size = start * job.row_bytes, (stop - start) * job.row_bytes
+        memcpy(job.then + begin, job.out + begin, size)
 
 
 @njit(nogil=True, cache=True)
-def _visit(slot: int, own: bool) -> None:
+def _visit(slot: Any, own: bool) -> None:
     """Take chunks of the slot's job until none is left; the thread of the last one records the end.
 
     Unless ``own`` is true, the thread skips the job if enough others do it.
     """
-    entered = take(slot + 8 * _ENTERED, 1)
+    entered = take(slot, _ENTERED, 1)
     if entered & _CLOSED:
         return
-    if own or take(slot + 8 * _HELPERS, 1) < _word(slot + 8 * _LIMIT):
-        count, chunk = _word(slot + 8 * _TOTAL), _word(slot + 8 * _CHUNK)
-        done = 0
+    if own or take(slot, _HELPERS, 1) < slot[_LIMIT]:
+        job, done = Job(*_job_words(slot[_JOB:], 12)), 0
         while True:
-            start = take(slot + 8 * _CURSOR, chunk)
-            if start >= count:
+            start = take(slot, _CURSOR, job.chunk)
+            if start >= job.total:
                 break
             if start == 0:
-                _clock(_CLOCK_MONOTONIC, slot + 8 * _BEGAN)
-            stop = min(start + chunk, count)
-            _chunk(slot, start, stop)
+                _note_time(slot, _BEGAN)
+            stop = min(start + job.chunk, job.total)
+            _chunk(slot, job, start, stop)
             done += stop - start
-        if done > 0 and take(slot + 8 * _FINISHED, done) + done == count:
-            _tell_end(slot, _word(slot + 8 * _NUMBER))
-    take(slot + 8 * _LEFT, 1)
+        if done > 0 and take(slot, _FINISHED, done) + done == job.total:
+            _tell_end(slot, slot[_NUMBER])
+    take(slot, _LEFT, 1)
 
 
 @njit(nogil=True, cache=True)
-def _tell_end(slot: int, number: int) -> None:
-    _clock(_CLOCK_MONOTONIC, slot + 8 * _ENDED)
-    _exchange(slot + 8 * _DONE, number + 1)
-    if _exchange(slot + 8 * _WAITING, 0):
-        _wake(slot + 8 * _DONE, _ALL)
+def _tell_end(slot: Any, number: int) -> None:
+    _note_time(slot, _ENDED)
+    _exchange(slot, _DONE, number + 1)
+    if _exchange(slot, _WAITING, 0):
+        _wake(slot, _DONE, _ALL)
 
 
 @njit(nogil=True, cache=True)
-def _serve(base: int) -> None:
+def _serve(state: Any) -> None:
     """Run a thread: visit each posted job until the flag to stop is set."""
-    number = 0
+    header, number = state[0], 0
     while True:
-        posted = take(base + 8 * _POSTED, 0)
-        if take(base + 8 * _STOP, 0):
+        posted = take(header, _POSTED, 0)
+        if take(header, _STOP, 0):
             return
         if posted == number:
-            _sleep(base + 8 * _POSTED, posted)
+            _sleep(header, _POSTED, posted)
             continue
         number = max(number, posted - SLOTS)  # all earlier jobs are done
-        _visit(base + 8 * (_HEADER + number % SLOTS * _WORDS), False)
+        _visit(state[1 + number % SLOTS], False)
         number += 1
 
 
 @njit(cache=True)
-def _post(base: int, job: NDArray[np.int64], woken: int) -> None:
-    """Put ``job`` into its slot, whose last job is done, and wake ``woken`` threads."""
-    number = job[0]
-    slot = base + 8 * (_HEADER + number % SLOTS * _WORDS)
-    entered = _mark(slot + 8 * _ENTERED, _CLOSED)
-    while take(slot + 8 * _LEFT, 0) != entered:
+def _post(state: Any, words: NDArray[np.int64], woken: int) -> None:
+    """Put number, limit and job into their slot, whose last job is done; wake ``woken`` threads."""
+    slot = state[1 + words[0] % SLOTS]
+    entered = _mark(slot, _ENTERED, _CLOSED)
+    while take(slot, _LEFT, 0) != entered:
         _yield()
-    for word in range(job.size):
-        _exchange(slot + 8 * (_JOB + word), job[word])
+    for k in range(words.size):
+        _exchange(slot, _NUMBER + k, words[k])
     for word in (_LEFT, _CURSOR, _FINISHED, _HELPERS):
-        _exchange(slot + 8 * word, 0)
-    _exchange(slot + 8 * _BAD, _NONE)
-    if _word(slot + 8 * _TOTAL) == 0:
-        _clock(_CLOCK_MONOTONIC, slot + 8 * _BEGAN)
-        _tell_end(slot, number)
-    _exchange(slot + 8 * _ENTERED, 0)
-    take(base + 8 * _POSTED, 1)
+        _exchange(slot, word, 0)
+    _exchange(slot, _BAD, _NONE)
+    if slot[_JOB] == 0:  # nothing to gather
+        _note_time(slot, _BEGAN)
+        _tell_end(slot, words[0])
+    _exchange(slot, _ENTERED, 0)
+    take(state[0], _POSTED, 1)
     if woken > 0:
-        take(base + 8 * _WOKEN, _wake(base + 8 * _POSTED, woken))
+        _wake(state[0], _POSTED, woken)
 
 
 @njit(nogil=True, cache=True)
-def _finish(base: int, number: int, visit: bool) -> None:
+def _finish(state: Any, number: int, visit: bool) -> None:
     """Wait until the job is done, even if still to be posted; with ``visit`` first take part."""
-    slot = base + 8 * (_HEADER + number % SLOTS * _WORDS)
+    slot = state[1 + number % SLOTS]
     if visit:
         _visit(slot, True)
     while True:
-        done = take(slot + 8 * _DONE, 0)
+        done = take(slot, _DONE, 0)
         if done > number:
             return
-        _exchange(slot + 8 * _WAITING, 1)
-        if take(slot + 8 * _DONE, 0) == done:
-            _sleep(slot + 8 * _DONE, done)
+        _exchange(slot, _WAITING, 1)
+        if take(slot, _DONE, 0) == done:
+            _sleep(slot, _DONE, done)
 
 
 def gather_here(job: Job) -> int:
     """Gather in the calling thread, which releases Python's lock once; return the place of the
     first bad id, or -1. No other thread takes part."""
-    bad = _gather_rows(
-        0,
-        job.total,
-        job.source,
-        job.rows,
-        job.row_bytes,
-        job.ids,
-        job.id_bytes,
-        job.positions,
-        job.out,
-        job.out_rows,
-        job.ahead,
-    )
+    bad = _gather_rows(job, 0, job.total)
     return -1 if bad == _NONE else int(bad)
 
 
 @functools.cache
 def _entry() -> int:
-    """Return the address of :func:`_serve` as a C function, which returns its argument."""
+    """Return the address of :func:`_serve` as a C function, which returns null."""
 
-    @cfunc(types.intp(types.intp), cache=True)
+    words: Any = types.CPointer  # untyped
+
+    @cfunc(types.intp(words(types.int64)), cache=True)
     def serve(base: Any) -> Any:
-        _serve(base)
-        return base
+        _serve(carray(base, (1 + SLOTS, _WORDS)))
+        return 0
 
     return int(serve.address or 0)
 
@@ -390,8 +342,7 @@ class NativeThreads:
     def __init__(self, threads: int) -> None:
         if not _FUTEX:
             raise RuntimeError(f"no number of futex(2) is known on {platform.machine()}")
-        self._state = np.zeros(_HEADER + SLOTS * _WORDS, np.int64)
-        self._base, self._most = self._state.ctypes.data, threads
+        self._state, self._most = np.zeros((1 + SLOTS, _WORDS), np.int64), threads
         self._handles: list[int] = []
         self._posting, self._pid = threading.Lock(), os.getpid()
         #: By number: the memory that a job reads and writes, until the job is known to be done.
@@ -407,12 +358,7 @@ class NativeThreads:
     @property
     def posted(self) -> int:
         """The number of the next job, from the threads' own count, which no interrupt can skew."""
-        return int(self._state[_POSTED])
-
-    @property
-    def woken(self) -> int:
-        """The number of threads that jobs have woken so far."""
-        return int(self._state[_WOKEN])
+        return int(self._state[0, _POSTED])
 
     def post(self, job: Job, threads: int, held: object, *, helped: bool) -> int:
         """Post a job for ``threads`` threads; return its number, for :meth:`done`.
@@ -430,7 +376,7 @@ class NativeThreads:
                 self._start(min(others, self._most))
             words = np.array((number, others, *job), np.int64)
             self._held[number] = held  # no call before it is posted, so no interrupt
-            _post(self._base, words, others)
+            _post(self._state, words, others)
         return number
 
     def done(self, number: int, *, help_first: bool = False) -> Done:
@@ -451,15 +397,15 @@ class NativeThreads:
     def wait(self, number: int) -> None:
         """Wait until job ``number`` is done, even if it has yet to be posted, or dropped because
         the threads are closed. Take Python's lock once."""
-        _finish(self._base, number, False)
+        _finish(self._state, number, False)
 
     def _note(self, number: int, *, visit: bool) -> None:
-        slot = _HEADER + number % SLOTS * _WORDS
-        if visit or self._state[slot + _DONE] <= number:
-            _finish(self._base, number, visit)
-        state = self._state[slot : slot + _JOB].tolist()
-        seconds = state[_ENDED] - state[_BEGAN] + (state[_ENDED + 1] - state[_BEGAN + 1]) / 1e9
-        bad = state[_BAD]
+        slot = self._state[1 + number % SLOTS]
+        if visit or slot[_DONE] <= number:
+            _finish(self._state, number, visit)
+        words = slot[:_NUMBER].tolist()
+        seconds = words[_ENDED] - words[_BEGAN] + (words[_ENDED + 1] - words[_BEGAN + 1]) / 1e9
+        bad = words[_BAD]
         self._ended[number] = Done(-1 if bad == _NONE else bad, bad == DROPPED, seconds)
         self._held.pop(number, None)
 
@@ -474,7 +420,7 @@ class NativeThreads:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             for _ in range(missing):
                 handle = ctypes.c_ulong()
-                where, base = ctypes.byref(handle), ctypes.c_void_p(self._base)
+                where, base = ctypes.byref(handle), ctypes.c_void_p(self._state.ctypes.data)
                 if error := libc.pthread_create(where, None, ctypes.c_void_p(_entry()), base):
                     raise RuntimeError(f"pthread_create: {os.strerror(error)}")
                 libc.pthread_setname_np(handle, NAME.encode())
@@ -494,27 +440,26 @@ def _end(state: NDArray[np.int64], handles: list[int], held: dict[int, object], 
     """
     if pid != os.getpid():
         return
-    base = state.ctypes.data
-    _halt(base)
+    _halt(state)
     libc = ctypes.CDLL(None)
     for handle in handles:
         libc.pthread_join(ctypes.c_ulong(handle), None)
     for number in list(held):
-        if state[_HEADER + number % SLOTS * _WORDS + _CURSOR] == 0:
-            _drop(base, number)
-    _drop(base, int(state[_POSTED]) - 1)  # the next job, for whose end a caller may wait
+        if state[1 + number % SLOTS, _CURSOR] == 0:
+            _drop(state, number)
+    _drop(state, int(state[0, _POSTED]) - 1)  # the next job, for whose end a caller may wait
 
 
 @njit(cache=True)
-def _halt(base: int) -> None:
-    _exchange(base + 8 * _STOP, 1)
-    take(base + 8 * _POSTED, 1)  # a thread that is about to sleep sees the change
-    _wake(base + 8 * _POSTED, _ALL)
+def _halt(state: Any) -> None:
+    _exchange(state[0], _STOP, 1)
+    take(state[0], _POSTED, 1)  # a thread that is about to sleep sees the change
+    _wake(state[0], _POSTED, _ALL)
 
 
 @njit(cache=True)
-def _drop(base: int, number: int) -> None:
-    slot = base + 8 * (_HEADER + number % SLOTS * _WORDS)
-    if take(slot + 8 * _DONE, 0) <= number:
-        _exchange(slot + 8 * _BAD, DROPPED)
+def _drop(state: Any, number: int) -> None:
+    slot = state[1 + number % SLOTS]
+    if take(slot, _DONE, 0) <= number:
+        _exchange(slot, _BAD, DROPPED)
         _tell_end(slot, number)

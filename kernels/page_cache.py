@@ -11,9 +11,7 @@ import ctypes
 import errno
 import mmap
 import os
-import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.host_memory import tensor_of
-from gatherbench.kernels.table_file import TableFile
+from gatherbench.kernels.table_file import TableFile, map_at, maps
 
-PAGE_BYTES = mmap.PAGESIZE
 SOURCE = "mincore on a map of the file"
 #: Seconds to wait until other processes of the run release their pages and pending reads end. The
 #: second value, at the begin of an epoch, also covers the wait for the slowest rank.
@@ -56,7 +53,7 @@ def pages_in_memory(path: Path) -> int:
     if not status.st_size:
         return 0
     mapped: NDArray[np.uint8] = np.memmap(path, np.uint8, "r", shape=(status.st_size,))
-    flags = np.zeros(-(-mapped.size // PAGE_BYTES), np.uint8)
+    flags = np.zeros(-(-mapped.size // mmap.PAGESIZE), np.uint8)
     if _libc.mincore(mapped.ctypes.data, mapped.size, flags.ctypes.data) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
     return int(np.count_nonzero(flags & 1))
@@ -77,7 +74,7 @@ def drop_pages(path: Path, patience_s: float = PATIENCE_S) -> int:
     with path.open("rb") as file:
         os.fsync(file.fileno())  # pages that are not written back stay
         while True:
-            _let_go(os.fstat(file.fileno()))
+            _let_go(path)
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             left = pages_in_memory(path)
             if not left or time.monotonic() >= until:
@@ -114,23 +111,16 @@ def mapped_table(file: TableFile, dtype: torch.dtype, advice: str) -> Tensor:
     return tensor_of(rows).view(dtype)
 
 
-def _let_go(status: os.stat_result) -> None:
+def _let_go(path: Path) -> None:
     """Take the file's pages out of this process's page tables: maps hold them in memory.
 
     This affects only read-only maps: writes to a private map would be lost.
     """
-    for start, size in _maps_of(status):
-        # It fails for a map that is locked in memory; the caller then sees that pages remain.
-        _libc.madvise(start, size, mmap.MADV_DONTNEED)
-
-
-def _maps_of(status: os.stat_result) -> Iterator[tuple[int, int]]:
-    """Yield address and size of each read-only map of the file in this process."""
-    device = (os.major(status.st_dev), os.minor(status.st_dev), status.st_ino)
-    for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
-        found = re.match(r"(\w+)-(\w+) (\S+) \w+ (\w+):(\w+) (\d+)", line)
-        if found is None or "w" in found[3]:
-            continue
-        if (int(found[4], 16), int(found[5], 16), int(found[6])) == device:
-            start = int(found[1], 16)
-            yield start, int(found[2], 16) - start
+    if not path.stat().st_size:
+        return
+    whole: NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
+    own = map_at(whole.ctypes.data)
+    for one in maps():
+        if own is not None and one.file == own.file and "w" not in one.permissions:
+            # It fails for a map that is locked in memory; the caller then sees that pages remain.
+            _libc.madvise(one.start, one.end - one.start, mmap.MADV_DONTNEED)

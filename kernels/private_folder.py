@@ -11,8 +11,6 @@ import stat
 import warnings
 from pathlib import Path
 
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
 
 def cache_folder(kind: str) -> Path:
     """Return the default folder for this user's compiled code of a ``kind``."""
@@ -24,9 +22,8 @@ def cache_folder(kind: str) -> Path:
 def private_folder(folder: Path) -> bool:
     """Tell whether only this user can put files into ``folder``; make it (0700) if it is missing.
 
-    It must belong to this user and not be a symbolic link, and other users must neither be able to
-    write to it nor to replace it. Otherwise a ``RuntimeWarning`` names the reason and the remedy.
-    If no folder can be made or written, the answer is false without a warning.
+    If others can, a ``RuntimeWarning`` says so; if no folder can be made or written, the answer is
+    false without a warning.
     """
     folder = folder.absolute()
     try:
@@ -35,29 +32,22 @@ def private_folder(folder: Path) -> bool:
         pass  # a file, or a broken link: reported below
     except OSError:
         return False
-    reason = _reason(folder)
-    if reason:
-        warnings.warn(
-            f"{folder}: {reason}, so no compiled code is taken from there or kept; remove it "
-            "(it is made anew, for you alone) or name another folder",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    if _is_private(folder):
+        return os.access(folder, os.W_OK)
+    warnings.warn(
+        f"{folder} is no folder that this user alone can write to and replace, so no compiled code"
+        " is taken from there or kept; remove it (it is made anew, for you alone) or name another"
+        " folder",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return False
+
+
+def _is_private(folder: Path) -> bool:
+    status = folder.lstat()  # a link is no folder
+    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or others_write:
         return False
-    return os.access(folder, os.W_OK)
-
-
-def _reason(folder: Path) -> str:
-    """Return why others may put files into an existing folder; empty if they may not."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        return "it is no folder" if not folder.is_symlink() else "it is a symbolic link"
-    if found.st_uid != os.geteuid():
-        return f"it belongs to user {found.st_uid}"
-    if found.st_mode & _OTHERS_WRITE:
-        return f"others may write there (mode {stat.S_IMODE(found.st_mode):04o})"
-    for above in folder.resolve().parents:
-        mode = above.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            return f"others may replace it (mode {stat.S_IMODE(mode):04o} of {above})"
-    return ""
+    above = (parent.stat().st_mode for parent in folder.resolve().parents)
+    return all(mode & stat.S_ISVTX or not mode & stat.S_IWOTH for mode in above)

@@ -5,9 +5,9 @@ flight counts. Both loops take the same :class:`Reads`. Each read lands in a slo
 and its rows are copied from there to their places while the slot is still in the caches; then the
 slot takes another read. So the memory depends only on the depth, however large a minibatch is.
 
-The loops hold no lock (``nogil``). They get the addresses of the C functions as arguments, not as
-constants: so numba can cache the compiled code on disk, and a test can pass a function that fails.
-Integer arguments travel in registers, where an extra one does no harm (x86-64, arm64).
+The loops hold no lock (``nogil``). They get the addresses of ``pread`` and of liburing's functions
+as arguments, not as constants: so numba can cache the compiled code on disk, and a test can pass a
+function that fails. Integer arguments travel in registers, where an extra one does no harm.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from gatherbench.kernels.native_threads import memcpy, take
+from gatherbench.kernels.native_threads import CLOCK_MONOTONIC, clock_gettime, memcpy, take
 from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
 from gatherbench.plugins import installing
 
-_CLOCK_MONOTONIC = 1
 _EINTR, _EAGAIN, _EBUSY = errno.EINTR, errno.EAGAIN, errno.EBUSY
 #: The number of reads that is worth another thread.
 _READS_A_THREAD = 8
@@ -61,24 +60,11 @@ def _define_call(_typing: Any, _function: Any, _1: Any, _2: Any, _3: Any, _4: An
 
 
 _call: Any = intrinsic(_define_call)
+_errno_location: Any = types.ExternalFunction("__errno_location", types.intp())
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:
     return int(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
-
-
-class Libc(NamedTuple):
-    """Addresses of functions of the C library."""
-
-    pread: int
-    errno: int
-    clock: int
-
-
-def libc() -> Libc:
-    """Return the addresses in this process."""
-    names = "pread", "__errno_location", "clock_gettime"
-    return Libc._make(_address(ctypes.CDLL(None), name) for name in names)
 
 
 class ReadPlan(NamedTuple):
@@ -159,9 +145,9 @@ class Reads(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def _now(clock: int, moment: NDArray[np.int64]) -> int:
+def _now(moment: NDArray[np.int64]) -> int:
     """Return the monotonic clock in nanoseconds; ``moment`` is room for a ``timespec``."""
-    _call(clock, _CLOCK_MONOTONIC, moment.ctypes.data, 0, 0, 0)
+    clock_gettime(CLOCK_MONOTONIC, moment.ctypes.data)
     return moment[0] * 1_000_000_000 + moment[1]
 
 
@@ -176,10 +162,10 @@ def latency_bin(nanoseconds: int) -> int:
 @njit(nogil=True, cache=True)
 def _finish(reads: Reads, k: int, slot: int, got: Any, error: Any, took: int) -> bool:
     """Finish read ``k``, which brought ``got`` bytes to ``slot``: count it and copy its rows."""
-    take(reads.latencies.ctypes.data + 8 * latency_bin(took), 1)
+    take(reads.latencies, latency_bin(took), 1)
     begin, last = reads.plan.begins[k], reads.plan.starts[k + 1] - 1
     if got < reads.plan.rows[last] + reads.row_bytes - begin:
-        if take(reads.failed.ctypes.data, 1) == 0:
+        if take(reads.failed, 0, 1) == 0:
             reads.failed[1], reads.failed[2], reads.failed[3] = k, error, got
         return False
     for i in range(reads.plan.starts[k], last + 1):
@@ -189,25 +175,29 @@ def _finish(reads: Reads, k: int, slot: int, got: Any, error: Any, took: int) ->
 
 
 @njit(nogil=True, cache=True)
-def read_by_thread(reads: Reads, libc: Libc, counter: int, slot_counter: int) -> None:
-    """Take reads, one at a time, from the int64 at ``counter`` until there are none.
+def read_by_thread(reads: Reads, pread: int, counters: NDArray[np.int64]) -> None:
+    """Take reads, one at a time, until there are none.
 
     As many threads call it as reads should be in flight; each takes a separate slot.
+
+    Args:
+        pread: the address of ``pread(2)``.
+        counters: the reads and the slots that are taken, int64 ``[2]``, zeros at first.
     """
-    slot = reads.slots.ctypes.data + take(slot_counter, 1) * reads.slot_bytes
+    slot = reads.slots.ctypes.data + take(counters, 1, 1) * reads.slot_bytes
     moment, error = np.empty(2, np.int64), np.zeros(1, np.int32)
     count = reads.plan.begins.shape[0]
     while True:
-        k = take(counter, 1)
+        k = take(counters, 0, 1)
         if k >= count:
             return
-        began = _now(libc.clock, moment)
-        got = _call(libc.pread, reads.fd, slot, reads.plan.sizes[k], reads.plan.begins[k], 0)
+        began = _now(moment)
+        got = _call(pread, reads.fd, slot, reads.plan.sizes[k], reads.plan.begins[k], 0)
         if got < 0:
-            memcpy(error.ctypes.data, _call(libc.errno, 0, 0, 0, 0, 0), 4)
-        took = _now(libc.clock, moment) - began
+            memcpy(error.ctypes.data, _errno_location(), 4)
+        took = _now(moment) - began
         if not _finish(reads, k, slot, got, np.int64(error[0]), took):
-            take(counter, count)  # so the other threads stop as well
+            take(counters, 0, count)  # so the other threads stop as well
             return
 
 
@@ -224,7 +214,7 @@ class Liburing(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def read_by_ring(reads: Reads, depth: int, uring: Liburing, libc: Libc) -> int:
+def read_by_ring(reads: Reads, depth: int, uring: Liburing) -> int:
     """Keep ``depth`` reads in flight until all have ended; return 0 or a broken ring's ``errno``.
 
     After a failure no further read begins, but this waits for those in flight: they write to slots.
@@ -235,7 +225,7 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing, libc: Libc) -> int:
     free = np.arange(depth)  # slots; those from free[in_flight] on are free
     in_flight, k, count, good = 0, 0, reads.plan.begins.shape[0], True
     while in_flight or (good and k < count):
-        now = _now(libc.clock, moment)
+        now = _now(moment)
         while good and k < count and in_flight < depth:
             entry = _call(uring.get_sqe, uring.ring, 0, 0, 0, 0)
             if entry == 0:
@@ -253,7 +243,7 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing, libc: Libc) -> int:
         found = (
             _call(uring.peek_batch_cqe, uring.ring, entries.ctypes.data, depth, 0, 0) & 0xFFFFFFFF
         )
-        now = _now(libc.clock, moment)
+        now = _now(moment)
         for i in range(found):
             memcpy(ended.ctypes.data, entries[i], 16)  # user_data, then res and flags
             slot, got = ended[0], np.int64(np.int32(ended[1]))
@@ -276,23 +266,18 @@ class ThreadEngine:
     name = "threads"
 
     def __init__(self, depth: int) -> None:
-        self._depth, self._libc = depth, libc()
+        self._depth, self._pread = depth, _address(ctypes.CDLL(None), "pread")
         # Starts no thread yet.
         self._pool = ThreadPoolExecutor(max(1, depth - 1), "gatherbench-gather")
 
     def run(self, reads: Reads) -> None:
         """Do the reads; return when none is in flight. ``reads.failed`` holds any failure."""
-        slot = np.zeros(1, np.int64)
-
-        def work(counter: NDArray[np.int64]) -> None:
-            read_by_thread(reads, self._libc, counter.ctypes.data, slot.ctypes.data)
-
-        counter = np.zeros(1, np.int64)
+        job = reads, self._pread, np.zeros(2, np.int64)
         helpers = min(self._depth, -(-len(reads.plan.begins) // _READS_A_THREAD)) - 1
-        pending = [self._pool.submit(work, counter) for _ in range(helpers)]
+        pending = [self._pool.submit(read_by_thread, *job) for _ in range(helpers)]
         # This thread begins at once. When all is done, it returns even if other threads have yet to
         # begin: in a busy process they may be late by several milliseconds.
-        work(counter)
+        read_by_thread(*job)
         for future in pending:
             if not future.cancel():
                 future.result()
@@ -311,8 +296,7 @@ class RingEngine:
     name = "io_uring"
 
     def __init__(self, depth: int) -> None:
-        self._depth, self._libc = depth, libc()
-        self._library = _liburing()
+        self._depth, self._library = depth, _liburing()
         self._ring = np.zeros(_RING_BYTES // 8, np.int64)
         said = self._library.io_uring_queue_init(
             ctypes.c_uint(depth), ctypes.c_void_p(self._ring.ctypes.data), ctypes.c_uint(0)
@@ -325,7 +309,7 @@ class RingEngine:
 
     def run(self, reads: Reads) -> None:
         """Do the reads, as :meth:`ThreadEngine.run`; ``OSError`` if no read is possible at all."""
-        if said := read_by_ring(reads, self._depth, self._calls, self._libc):
+        if said := read_by_ring(reads, self._depth, self._calls):
             raise OSError(said, f"io_uring_enter: {os.strerror(said)}")
 
     def close(self) -> None:

@@ -1,15 +1,13 @@
-"""Compute the sector masks of a whole trace in closed form, for the request accounting.
+"""Count the sector masks of a whole trace, for the request accounting.
 
 A warp instruction touches some lines of 128 B, and in each line some of its four sectors. This
 module counts (instruction, line) pairs by that four-bit mask; sectors, lines and requests follow
 from it (``requests.py``). It follows ``gather.cu`` lane for lane, and the tests compare it with the
 loads of the kernel when it runs on the host.
 
-One fact makes it fast. If a row shares no line with another row that the same warp reads, its cost
-depends only on its address modulo 128 and, in the flat mapping, on the place of its first slot in
-the warp. Rows are counted by these two keys, and each pair is computed once. Instructions in which
-rows share a line are computed one by one (in the flat mapping of rows shorter than a warp: all
-instructions).
+In the row mapping one fact makes it fast: a row that shares no line with another row of its warp
+costs what its address modulo 128 says. Such rows are counted by that residue, and each residue is
+computed once. All other instructions are computed one by one.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from gatherbench.kernels.host_gather import available_cores
 _NONE, _IDLE, _CIRCULAR = (SHIFTS.index(s) for s in ("none", "idle", "circular"))
 #: Room for the lines of one warp instruction: each of its 32 loads lies in one line.
 _MAX_LINES = WARP_LANES
-_ROWS_PER_TASK = 1 << 16
+_PER_TASK = 1 << 16
 
 _jit = numba.njit(nogil=True, cache=True, boundscheck=False)
 
@@ -54,35 +52,27 @@ def mask_histogram(
     slots, lanes = point.slots(row_bytes), min(point.lanes or WARP_LANES, WARP_LANES)
     shape = (SHIFTS.index(point.shift), point.width, row_bytes // point.width, slots, lanes)
     job = (ids, stride, base % LINE_BYTES, *shape)
-    if point.flat and slots < WARP_LANES:
-        return _over_tasks(_flat_short, job, -(-ids.size * slots // WARP_LANES), _ROWS_PER_TASK)
-    keys = np.zeros(LINE_BYTES * LINE_BYTES, np.int64)
     if point.flat:
-        bins = _over_tasks(_flat_phases, job, ids.size, _ROWS_PER_TASK, keys.size)
-        keys = bins[16:]
-    else:
-        group = max(1, WARP_LANES // lanes)
-        bins = _over_tasks(_groups, job, -(-ids.size // group), _ROWS_PER_TASK // group, LINE_BYTES)
-        keys[::LINE_BYTES] = bins[16:]  # each row begins an instruction: at place 0 of its warp
-    histogram = bins[:16].copy()
-    _rows_apart(keys, histogram, *shape, 0 if point.flat else kept_lines)
-    return histogram
+        return _over_tasks(_flat, job, -(-ids.size * slots // WARP_LANES))[:16]
+    counts = _over_tasks(_groups, job, -(-ids.size // (WARP_LANES // lanes)))
+    _rows_apart(counts, *shape, kept_lines)
+    return counts[:16]
 
 
 def _over_tasks(
-    work: Callable[..., None], job: tuple[Any, ...], count: int, step: int, keys: int = 0
+    work: Callable[..., None], job: tuple[Any, ...], count: int
 ) -> npt.NDArray[np.int64]:
-    """Sum ``work(begin, end, counts, job)`` over ``range(count)`` in steps, on every core.
+    """Sum ``work(begin, end, counts, job)`` over ``range(count)`` in tasks, on every core.
 
-    The result is int64 ``[16 + keys]``: counts by mask, then by key.
+    The result is int64 ``[16 + 128]``: counts by mask, then by residue.
     """
 
     def task(begin: int) -> npt.NDArray[np.int64]:
-        counts = np.zeros(16 + keys, np.int64)
-        work(begin, min(begin + step, count), counts, job)
+        counts = np.zeros(16 + LINE_BYTES, np.int64)
+        work(begin, min(begin + _PER_TASK, count), counts, job)
         return counts
 
-    begins, none = range(0, count, step), np.zeros(16 + keys, np.int64)
+    begins, none = range(0, count, _PER_TASK), np.zeros(16 + LINE_BYTES, np.int64)
     if len(begins) < 2:
         return sum(map(task, begins), start=none)
     # Not numba's count: reading it starts its OpenMP layer, which gives torch all cores back.
@@ -141,12 +131,6 @@ def _offset(address, phase, shift, width, units):  # type: ignore[no-untyped-def
 
 
 @_jit
-def _flush(masks, n, counts, weight):  # type: ignore[no-untyped-def]
-    for i in range(n):
-        counts[masks[i]] += weight
-
-
-@_jit
 def _groups(begin, end, counts, job):  # type: ignore[no-untyped-def]
     """Count rows that a warp reads together: in ``counts[16:]`` by residue if they share no line,
     in ``counts[:16]`` by mask if they might.
@@ -175,12 +159,13 @@ def _groups(begin, end, counts, job):  # type: ignore[no-untyped-def]
                 n = _touch_slots(
                     slot, slot + lanes, address[t], offset[t], shift, width, units, lines, masks, n
                 )
-            _flush(masks, n, counts, 1)
+            for i in range(n):
+                counts[masks[i]] += 1
 
 
 @_jit
-def _flat_short(begin, end, counts, job):  # type: ignore[no-untyped-def]
-    """Count rows shorter than a warp, where every instruction spans several rows."""
+def _flat(begin, end, counts, job):  # type: ignore[no-untyped-def]
+    """Count the instructions ``[begin, end)`` of the flat mapping, which may span rows."""
     ids, stride, base, shift, width, units, slots, _lanes = job
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
     for index in range(begin, end):
@@ -194,76 +179,35 @@ def _flat_short(begin, end, counts, job):  # type: ignore[no-untyped-def]
             offset = _offset(address, p * units * width, shift, width, units)
             n = _touch_slots(slot, stop, address, offset, shift, width, units, lines, masks, n)
             item += stop - slot
-        _flush(masks, n, counts, 1)
+        for i in range(n):
+            counts[masks[i]] += 1
 
 
 @_jit
-def _flat_phases(begin, end, counts, job):  # type: ignore[no-untyped-def]
-    """Count rows of a warp or more in ``counts[16:]``, by residue and place of the first slot.
+def _rows_apart(counts, shift, width, units, slots, lanes, kept_lines):  # type: ignore[no-untyped-def]
+    """Count the instructions of the ``counts[16 + residue]`` rows at each residue.
 
-    One instruction may read the end of a row and the beginning of the next in a shared line:
-    ``counts[:16]`` then corrects :func:`_rows_apart`, which counts the two separately.
+    Sectors of the last ``kept_lines`` lines of a row are counted once.
     """
-    ids, stride, base, shift, width, units, slots, _lanes = job
-    lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
-    reach = units * width + 127
-    address = base + np.int64(ids[begin]) * stride
-    for p in range(begin, end):
-        counts[16 + (address & 127) * 128 + ((p * slots) & 127)] += 1
-        if p + 1 == ids.size:
-            break
-        after = base + np.int64(ids[p + 1]) * stride
-        tail = ((p + 1) * slots) & 31
-        if tail and abs(after - address) < reach:
-            first = _offset(address, p * units * width, shift, width, units)
-            second = _offset(after, (p + 1) * units * width, shift, width, units)
-            n = _touch_slots(0, 32 - tail, after, second, shift, width, units, lines, masks, 0)
-            _flush(masks, n, counts, -1)
-            n = _touch_slots(
-                slots - tail, slots, address, first, shift, width, units, lines, masks, 0
-            )
-            _flush(masks, n, counts, -1)
-            n = _touch_slots(0, 32 - tail, after, second, shift, width, units, lines, masks, n)
-            _flush(masks, n, counts, 1)
-        address = after
-
-
-@_jit
-def _leave_out_kept(lines, masks, n, kept, kept_masks, added):  # type: ignore[no-untyped-def]
-    """Remove cached sectors from the masks, and put the rest in the cache; the oldest line leaves.
-
-    Return how many lines have been put there, the ``n`` of this instruction included.
-    """
-    for i in range(n):
-        at = 0
-        while at < kept.size and kept[at] != lines[i]:
-            at += 1
-        if at == kept.size:
-            at = added % kept.size
-            kept[at], kept_masks[at] = lines[i], 0
-            added += 1
-        wanted = masks[i]
-        masks[i] = wanted & ~kept_masks[at]
-        kept_masks[at] |= wanted
-    return added
-
-
-@_jit
-def _rows_apart(keys, counts, shift, width, units, slots, lanes, kept_lines):  # type: ignore[no-untyped-def]
-    """Count the instructions of one row, for each residue of its address and first slot."""
     kept, kept_masks = np.empty(kept_lines, np.int64), np.empty(kept_lines, np.int64)
     lines, masks = np.empty(_MAX_LINES, np.int64), np.empty(_MAX_LINES, np.int64)
-    for key in range(keys.size):
-        if keys[key] == 0:
+    for residue in range(LINE_BYTES):
+        if counts[16 + residue] == 0:
             continue
-        residue, phase = key >> 7, key & 127
-        offset = _offset(residue, phase * width, shift, width, units)
-        slot, added = 0, 0
+        offset, added = _offset(residue, 0, shift, width, units), 0
         kept[:] = -1
-        while slot < slots:
-            stop = min(slots, slot + lanes - ((phase + slot) & (lanes - 1)))
+        for slot in range(0, slots, lanes):
+            stop = min(slots, slot + lanes)
             n = _touch_slots(slot, stop, residue, offset, shift, width, units, lines, masks, 0)
-            if kept_lines > 0:
-                added = _leave_out_kept(lines, masks, n, kept, kept_masks, added)
-            _flush(masks, n, counts, keys[key])
-            slot = stop
+            for i in range(n):
+                wanted = masks[i]
+                if kept_lines > 0:
+                    at = 0
+                    while at < kept_lines and kept[at] != lines[i]:
+                        at += 1
+                    if at == kept_lines:  # the oldest line leaves
+                        at, added = added % kept_lines, added + 1
+                        kept[at], kept_masks[at] = lines[i], 0
+                    wanted &= ~kept_masks[at]
+                    kept_masks[at] |= masks[i]
+                counts[wanted] += counts[16 + residue]

@@ -25,14 +25,11 @@ The rule leaves out: a row that two warps read at the same time; the order and m
 in the memory system; page tables; and the split of one wide load into quarter-warps, which might
 turn one request into two when a line is shared between the quarters. It is exact for the kernel's
 loads, and a model of the hardware's response.
-
-:func:`request_table` and :func:`requests_by_row_width` return the cost of each launch policy, the
-numbers behind the figure of requests per row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -41,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gatherbench.kernels.grid import LINE_BYTES, SECTOR_BYTES, GridPoint
-from gatherbench.kernels.policies import POLICIES, Policy
+from gatherbench.kernels.policies import Policy
 
 #: Bytes that a PCIe read completion carries besides its payload: 12 B of header and 8 B of framing
 #: (Neugebauer et al., "Understanding PCIe performance for end host networking", SIGCOMM 2018).
@@ -196,42 +193,3 @@ def request_row(
     stride = policy.row_stride(row_bytes)
     counts = count_requests(point, ids, row_bytes, row_stride=stride)
     return RequestRow(policy, point, row_bytes, counts)
-
-
-def request_table(
-    dim: int,
-    item_bytes: int,
-    policies: Sequence[Policy] | None = None,
-    ids: npt.NDArray[np.integer[Any]] | None = None,
-) -> list[RequestRow]:
-    """Return a row for each policy (default: all), for rows of ``dim`` elements of ``item_bytes``.
-
-    Raises:
-        ValueError: ``dim`` is below 1 or the batch is empty.
-    """
-    if dim < 1:
-        raise ValueError(f"dim = {dim}: a row has at least one element")
-    ids = uniform_ids() if ids is None else ids
-    if ids.size == 0:
-        raise ValueError("ids: an empty batch has no requests per row")
-    return [
-        request_row(p, dim * item_bytes, item_bytes, ids)
-        for p in (POLICIES.values() if policies is None else policies)
-    ]
-
-
-def requests_by_row_width(
-    row_bytes: Iterable[int] = range(16, 2561, 16),
-    item_bytes: int = 4,
-    policies: Sequence[Policy] | None = None,
-) -> list[RequestRow]:
-    """Return the figure's data: every policy at every row width, on :func:`uniform_ids`.
-
-    ``row_bytes`` are multiples of ``item_bytes``.
-    """
-    ids = uniform_ids(1 << 14)
-    return [
-        row
-        for width in row_bytes
-        for row in request_table(width // item_bytes, item_bytes, policies, ids)
-    ]

@@ -1,23 +1,45 @@
-"""Describe a feature table in a file: where its rows begin, and how long they are."""
+"""Describe a feature table in a file, and find the maps of files in this process."""
 
 from __future__ import annotations
 
-import mmap
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 #: Bytes that one thread reads at a time.
 _PIECE_BYTES = 16 << 20
-#: The number of a map's rows that are compared with its file.
-_COMPARED = 8
 #: Bins of the disk reads' latencies: up to 2^20 µs, about a second (``Fetcher.latencies``).
 LATENCY_BINS = 81
+
+
+class Map(NamedTuple):
+    """A line of ``/proc/self/maps``; the kernel names a file's device equally in all of them,
+    while ``stat`` may differ."""
+
+    start: int
+    end: int
+    permissions: str  # "s" at the end: shared, so that it shows writes to the file
+    offset: int  # of ``start`` in the file
+    file: tuple[str, str]  # device and inode
+
+
+def maps() -> Iterator[Map]:
+    """Yield the mappings of this process."""
+    for line in Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines():
+        span, permissions, offset, *file = line.split(maxsplit=5)[:5]
+        start, end = (int(x, 16) for x in span.split("-"))
+        yield Map(start, end, permissions, int(offset, 16), (file[0], file[1]))
+
+
+def map_at(address: int) -> Map | None:
+    """Return the mapping of this process that holds ``address``."""
+    return next((one for one in maps() if one.start <= address < one.end), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +58,7 @@ class TableFile:
     def of(cls, features: np.memmap[Any, Any]) -> TableFile:
         """Return the file of a map ``[N, D]``, as ``numpy.load(..., mmap_mode="r")`` makes it.
 
-        The map's file name proves nothing: the kernel tells from which file the rows are mapped,
-        and some of them are compared.
+        The map's file name proves nothing: the kernel tells from which file the rows are mapped.
 
         Raises:
             TypeError: ``features`` is not a map of a file.
@@ -57,49 +78,30 @@ class TableFile:
         path, row_bytes = Path(features.filename), features.shape[1] * features.itemsize
         if features.size == 0:
             return cls(path, features.offset, features.shape[0], row_bytes)
-        name, offset, shared = _mapped_from(features.ctypes.data)
-        if not shared:
+        here = map_at(features.ctypes.data)
+        if here is None or not here.permissions.endswith("s"):
             raise ValueError(
                 f"features: a map of {path} in mode 'c' keeps changes in memory, and the file is "
                 "what is read: write the changes to a file, and open it with mmap_mode='r'"
             )
+        offset = here.offset + features.ctypes.data - here.start
         file = cls(path, offset, features.shape[0], row_bytes)
         try:
             whole = np.memmap(path, np.uint8, "r")
         except (OSError, ValueError) as error:
             raise ValueError(f"features: the file of the map cannot be opened: {error}") from error
-        rows = whole[offset : file.end].reshape(-1, row_bytes) if whole.size >= file.end else whole
-        if _mapped_from(whole.ctypes.data)[0] != name or rows.shape != (len(features), row_bytes):
+        there = map_at(whole.ctypes.data)
+        if there is None or there.file != here.file or whole.size < file.end:
             raise ValueError(
                 f"features: {path} is another file than the one that is mapped, or was cut short: "
                 "load it again"
             )
-        some = np.unique(np.linspace(0, len(features) - 1, _COMPARED).astype(np.int64))
-        same = np.array_equal(rows[some], np.asarray(features[some]).view(np.uint8))
-        # Touching a row maps megabytes around it, which would count as this process's memory.
-        features._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
-        if not same:
-            raise ValueError(f"features: {path} holds other rows than the map of it: load it again")
         return file
 
     @property
     def end(self) -> int:
         """The byte after the last row."""
         return self.offset + self.num_rows * self.row_bytes
-
-
-def _mapped_from(address: int) -> tuple[tuple[str, str], int, bool]:
-    """Return the file mapped at ``address`` (device and inode), the byte of the file there, and
-    whether the map is shared, so that other maps of the file show writes to it.
-
-    The kernel names a file's device equally in all lines of one list; ``stat`` may differ.
-    """
-    for line in Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines():
-        span, permissions, offset, device, inode = line.split(maxsplit=5)[:5]
-        low, high = (int(x, 16) for x in span.split("-"))
-        if low <= address < high:
-            return (device, inode), int(offset, 16) + address - low, permissions[3] == "s"
-    raise ValueError("features: no map of a file lies where the rows are")
 
 
 def read_rows(file: TableFile, out: NDArray[np.uint8]) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gatherbench.kernels import read_engines
 from gatherbench.kernels.disk_read import DiskReadError, RowReader, block_bytes, reads_of
-from gatherbench.kernels.read_engines import RingEngine, latency_bin, open_engine
+from gatherbench.kernels.read_engines import RingEngine, ThreadEngine, latency_bin, open_engine
 from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
 
 BLOCK = 4096
@@ -201,7 +201,7 @@ PREAD = ctypes.CFUNCTYPE(
 )
 
 
-def pretend(patch: pytest.MonkeyPatch, answer: Callable[[int], tuple[int, int]]) -> object:
+def pretend(reader: RowReader, answer: Callable[[int], tuple[int, int]]) -> object:
     """Reads by threads return and set ``errno`` as ``answer(offset)`` says; to be kept alive."""
 
     def pread(_fd: int, _to: int, _size: int, offset: int) -> int:
@@ -209,9 +209,9 @@ def pretend(patch: pytest.MonkeyPatch, answer: Callable[[int], tuple[int, int]])
         ctypes.set_errno(number)
         return got
 
-    function, real = PREAD(pread), read_engines.libc()
-    address = ctypes.cast(function, ctypes.c_void_p).value
-    patch.setattr(read_engines, "libc", lambda: real._replace(pread=address))
+    function = PREAD(pread)
+    assert isinstance(reader._engine, ThreadEngine)
+    reader._engine._pread = ctypes.cast(function, ctypes.c_void_p).value or 0
     return function
 
 
@@ -222,9 +222,9 @@ def pretend(patch: pytest.MonkeyPatch, answer: Callable[[int], tuple[int, int]])
         ((512, 0), r"row 40 of .* the disk gave 512 of 4096 bytes, and no error"),
     ],
 )
-def test_an_error_of_the_disk_names_row_and_errno(tmp_path, monkeypatch, answer, told):
-    keep = pretend(monkeypatch, lambda offset: answer if offset == 40 * 4096 else (4096, 0))
+def test_an_error_of_the_disk_names_row_and_errno(tmp_path, answer, told):
     reader = RowReader(table(tmp_path, 100, 4096), "threads", 3, merge=False)
+    keep = pretend(reader, lambda offset: answer if offset == 40 * 4096 else (4096, 0))
     with pytest.raises(DiskReadError, match=told):
         read(reader, np.arange(100))
     assert read(reader, [39, 41]).shape == (2, 4096)  # the rest can still be read

@@ -14,7 +14,6 @@ import torch
 
 from gatherbench.kernels import page_cache
 from gatherbench.kernels.page_cache import (
-    PAGE_BYTES,
     PagesRemainError,
     drop_pages,
     mapped_table,
@@ -23,7 +22,7 @@ from gatherbench.kernels.page_cache import (
 )
 from gatherbench.kernels.table_file import TableFile
 
-PAGES = 64
+PAGES, PAGE_BYTES = 64, mmap.PAGESIZE
 ROWS, WIDTH = 400, 128  # rows of 512 B: eight to a page, from byte 512 of the first page on
 
 

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.policies import POLICIES, Policy, policy
-from gatherbench.kernels.requests import (
-    request_row,
-    request_table,
-    requests_by_row_width,
-    uniform_ids,
-)
+from gatherbench.kernels.requests import request_row, uniform_ids
 
 SYSTEMS = {
     "PyTorch-Direct",
@@ -115,8 +110,8 @@ def test_a_typo_in_a_rule_is_an_error():
 
 
 def test_the_table_tells_the_papers_story():
-    table = {row.policy.name: row for row in request_table(602, 4, ids=uniform_ids(1 << 15))}
-    assert table.keys() == POLICIES.keys()
+    ids = uniform_ids(1 << 15)
+    table = {name: request_row(rule, 2408, 4, ids) for name, rule in POLICIES.items()}
     assert table["unaligned"].requests_per_row > 1.3 * table["aligned"].requests_per_row
     assert table["aligned"].link_efficiency > table["unaligned"].link_efficiency
     # Idle lanes read each line once; the circular shift may read the row's head in two goes.
@@ -135,19 +130,3 @@ def test_a_sorted_policy_reads_repeats_of_narrow_rows_once():
     sorted_first = request_row(policy("graphbolt"), 32, 4, ids)
     given = request_row(dataclasses.replace(policy("graphbolt"), order="given"), 32, 4, ids)
     assert sorted_first.counts.num_requests < given.counts.num_requests / 2
-
-
-def test_the_figures_data_covers_every_policy_at_every_width():
-    rows = requests_by_row_width((128, 256, 1412), policies=[policy("aligned"), policy("glt")])
-    assert [(r.row_bytes, r.policy.name) for r in rows] == [
-        (w, n) for w in (128, 256, 1412) for n in ("aligned", "glt")
-    ]
-    assert [r.requests_per_row for r in rows[:4]] == [1, 1, 2, 2]
-
-
-def test_the_default_batch_is_always_the_same():
-    np.testing.assert_array_equal(uniform_ids(10, 100), uniform_ids(10, 100))
-    with pytest.raises(ValueError, match="empty batch"):
-        request_table(4, 4, ids=np.array([], np.int64))
-    with pytest.raises(ValueError, match="dim = 0"):
-        request_table(0, 4)

@@ -127,7 +127,7 @@ def test_rows_that_meet_where_two_tasks_do_are_counted_once(monkeypatch, lanes, 
     ids = np.arange(3 * 61 + 5)
     point = GridPoint("circular", 4, lanes)
     whole = count_requests(point, ids, row_bytes, 64)
-    monkeypatch.setattr(request_histogram, "_ROWS_PER_TASK", 61)
+    monkeypatch.setattr(request_histogram, "_PER_TASK", 61)
     assert count_requests(point, ids, row_bytes, 64) == whole
 
 
