@@ -59,7 +59,7 @@ def test_a_folder_in_which_others_may_write_is_not(tmp_path, imported_before):
     given = tmp_path / "given"
     given.mkdir()
     given.chmod(0o777)
-    says = f"{given}: others may write there (mode 0777)"
+    says = f"{given} is no folder that this user alone can write to"
     used = load(tmp_path, "/", *imported_before, says=says, NUMBA_CACHE_DIR=str(given))
     assert used != str(given)
     assert not list(given.iterdir())
