@@ -47,7 +47,11 @@ class Powercap:
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Powercap:
     made = Powercap(tmp_path / "powercap")
-    monkeypatch.setattr(Zone, "energy_uj", lambda zone: made.read(zone))
+
+    def energy_uj(zone: Zone) -> int:  # a function, which becomes a method
+        return made.read(zone)
+
+    monkeypatch.setattr(Zone, "energy_uj", energy_uj)
     monkeypatch.setattr(rapl, "time", SimpleNamespace(monotonic=lambda: made.now_s))
     return made
 
