@@ -1,4 +1,4 @@
-"""Sampling with memory: it draws from caches of neighbours, or repeats earlier draws.
+"""Sampling with memory: it draws from caches of neighbours.
 
 These samplers are used through the sampler's door. Their minibatches differ from those of plain
 sampling, and so do the models that they train:
@@ -9,10 +9,6 @@ sampling, and so do the models that they train:
   all every ``every`` minibatches. ``OTF`` draws a share ``refresh`` anew whenever the node
   is a target, and a share ``fetch`` of its edges comes from the node's whole list. Each layer has a
   cache of its own, or all share one (``shared``, the paper's SC).
-- :class:`Dependent` has each node keep what it drew for some minibatches, so that a share ``keep``
-  of the nodes draws in each minibatch what it drew in the one before (after Balin et al.,
-  "Cooperative minibatching in graph neural networks", arXiv 2310.12403; GraphBolt's
-  ``--batch-dependency`` of 1 / (1 - keep)).
 
 The memory starts anew with each epoch, and minibatches are drawn in their order. So an epoch's
 minibatches depend only on its seed and number, as those of plain sampling do, whatever the number
@@ -39,7 +35,7 @@ from gatherbench.bench.sampling.sampler import Counted, Tally
 from gatherbench.bench.sampling.splitmix import derive
 
 #: A stream of random numbers other than the keys of layers, and than an epoch's other draws.
-_CACHE, _KEPT, _REMEMBERED = 101, 102, 6
+_CACHE, _REMEMBERED = 101, 6
 _ONE, _TURN = _u(1), _u(1 << 20)
 
 
@@ -97,22 +93,6 @@ class OTF(_FromCaches):
         super().__post_init__()
         if not (0 <= self.refresh <= 1 and 0 <= self.fetch <= 1):
             raise ValueError("refresh and fetch are shares, from 0 to 1")
-
-
-@dataclass(frozen=True)
-class Dependent(FBL):
-    """Repeats for a share ``keep`` of the nodes their draws of the minibatch before."""
-
-    keep: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.keep < 1:
-            raise ValueError(f"keep = {self.keep}: a share, from 0 to below 1")
-
-    @property
-    def lifetime(self) -> int:
-        """Minibatches for which a node keeps its draw."""
-        return max(1, round(1 / (1 - self.keep)))
 
 
 class NumberedSeeds(NamedTuple):
@@ -211,11 +191,6 @@ class SnapshotSampler(NeighborSampler):
         used: NDArray[np.uint64],
     ) -> None:
         policy, now, of = self.policy, self._now, (self._indptr, self._indices, *targets)
-        if isinstance(policy, Dependent):
-            # A node keeps its own key for that many minibatches, from a number of its own on.
-            kept = (np.uint64(derive(now.key, layer, _KEPT)), now.number, policy.lifetime)
-            _draw_kept(*of, *kept, edges[0], edges[1], used)
-            return
         if not self._caches or not isinstance(policy, _FromCaches):  # or while it is made
             super()._draw_part(layer, key, targets, edges, places, used)
             return
@@ -246,20 +221,6 @@ class _Distinct(Tally):
 
 
 # The compiler infers types.
-@njit(nogil=True, cache=True)
-def _draw_kept(  # type: ignore[no-untyped-def]
-    indptr, indices, nodes, base, begins, offsets, first, last,
-    key, number, lifetime, sources, targets, used,
-):  # fmt: skip
-    """Draw as ``kernels.draw``, with a key per node that lasts for ``lifetime`` minibatches."""
-    for t in range(_u(first), _u(last)):
-        v, begin, start, stop = _u(nodes[t]), _u(begins[t]), offsets[t], offsets[t + _ONE]
-        targets[start:stop] = base + np.int64(t)
-        own = _mix(key + _GOLDEN * (v + _ONE))
-        state = _mix(own + _GOLDEN * ((_u(number) + own % _u(lifetime)) // _u(lifetime) + _ONE))
-        _draw_whole(indices, begin, _u(indptr[v + _ONE]) - begin, state, sources[start:stop], used)
-
-
 @njit(inline="always")
 def _draw_whole(indices, begin, degree, state, drawn, used):  # type: ignore[no-untyped-def]
     """Draw neighbours from a whole list, all of them if it is no longer than the fan-out."""

@@ -15,7 +15,6 @@ from gatherbench.bench.neighbours.graphsnapshot import (
     FBL,
     FCR,
     OTF,
-    Dependent,
     NumberedSeeds,
     SnapshotSampler,
 )
@@ -63,7 +62,7 @@ def sampler(structure: FBL, fanouts: tuple[int, ...] = (5,), **more: Any) -> Sna
     return SnapshotSampler(structure, *GRAPH, fanouts, **more)
 
 
-EVERY = [RENEWED, FLOWING, replace(FLOWING, shared=True, fetch=0.4), Dependent(keep=0.75)]
+EVERY = [RENEWED, FLOWING, replace(FLOWING, shared=True, fetch=0.4)]
 
 
 @pytest.mark.parametrize("structure", EVERY, ids=repr)
@@ -154,10 +153,9 @@ def test_one_cache_for_all_layers_is_smaller():
     # Rows of 4 B an entry, 16 B of their age, and a slot for each node.
     assert each.cache_bytes == hot * (16 * 4 + 2 * 16) + 2 * 4 * NODES
     assert shared.cache_bytes == hot * (10 * 4 + 16) + 4 * NODES
-    assert sampler(Dependent()).cache_bytes == 0
 
 
-@pytest.mark.parametrize("structure", [RENEWED, FLOWING, Dependent(keep=0.5)])
+@pytest.mark.parametrize("structure", [RENEWED, FLOWING])
 def test_every_neighbour_is_as_likely_over_epochs(structure):
     one, counts = sampler(structure), np.zeros(NODES)
     for seed in range(3000):
@@ -168,21 +166,6 @@ def test_every_neighbour_is_as_likely_over_epochs(structure):
     assert counts.sum() == seen.sum() == 15000
     # 40 counts of a binomial: their spread is that of draws without replacement.
     assert ((seen - expected) ** 2 / expected).sum() < 72
-
-
-@pytest.mark.parametrize(("keep", "lifetime"), [(0.75, 4), (0.9, 10), (0.0, 1)])
-def test_dependent_nodes_keep_what_they_drew(keep, lifetime):
-    assert Dependent(keep=keep).lifetime == lifetime
-    one = sampler(Dependent(keep=keep))
-    kept = []
-    for seed in range(20):
-        batches = drawn(epoch(one, 2 * lifetime + 1, seed))
-        for before, after in itertools.pairwise(batches):
-            kept += [before[v] == after[v] for v in range(20, 35)]
-        for v in range(20, 35):
-            runs = {frozenset(batch[v]) for batch in batches}
-            assert len(runs) <= 4 if lifetime > 1 else len(runs) > 1
-    assert np.mean(kept) == pytest.approx(keep, abs=0.03)
 
 
 def test_plain_sampling_is_what_fbl_draws_and_all_count_what_they_saw():
@@ -203,7 +186,7 @@ def test_plain_sampling_is_what_fbl_draws_and_all_count_what_they_saw():
 
 
 def test_impossible_policies_are_refused():
-    for policy in ("LRU", "FCR keep=0.1", "OTF refresh=1.5", "FCR alpha=0.5", "Dependent keep=1"):
+    for policy in ("LRU", "FCR keep=0.1", "OTF refresh=1.5", "FCR alpha=0.5"):
         with pytest.raises(ValueError, match=r"LRU|keep|share|alpha"):
             opened(f"gatherbench.bench.neighbours.graphsnapshot:{policy}", OwnSampler)
 
