@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.order import read_order
+from gatherbench.kernels.order import Order, read_order
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
@@ -58,32 +58,24 @@ class AlignedZeroCopy(Strategy):
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
             return KernelFetcher.of(features, device, self.memory, POLICIES[self.grid], self.order)
-        paths: dict[str, type[HostPath]] = {
-            "given": DirectPath,
-            "sorted": SortedPath,
-            "unique": UniquePath,
-        }
-        return HostFetcher(paths[self.order](features), features, lookahead=0)
+        given = self.order == "given"
+        path = DirectPath(features) if given else OrderedPath(features, self.order)
+        return HostFetcher(path, features, lookahead=0)
 
 
-class SortedPath(HostPath):
-    """Reads rows in ascending order of the ids, and writes each to its place in the minibatch."""
+class OrderedPath(HostPath):
+    """Reads rows in ascending order of the ids and writes each to its place in the minibatch; for
+    ``unique`` each distinct row once, from which the repeats are then copied."""
 
-    def fetch(self, ids: Tensor, out: Tensor) -> None:
-        order = read_order(ids, "sorted")
-        self.cpu.gather(self.table, order.ids, out, order.out_rows)
-
-
-class UniquePath(HostPath):
-    """Reads each distinct row once, in ascending order, then copies the repeats from those."""
-
-    def __init__(self, features: Tensor) -> None:
+    def __init__(self, features: Tensor, order: Order) -> None:
         super().__init__(features)
-        self._distinct = host_buffer(features)
+        self._order, self._distinct = order, host_buffer(features)
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
-        order = read_order(ids, "unique")
-        assert order.expand is not None
+        order = read_order(ids, self._order)
+        if order.expand is None:
+            self.cpu.gather(self.table, order.ids, out, order.out_rows)
+            return
         rows = self._distinct.rows(order.ids.numel())
         self.cpu.gather(self.table, order.ids, rows)
         self.cpu.gather(rows, order.expand, out)

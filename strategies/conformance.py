@@ -13,7 +13,7 @@ import itertools
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
@@ -256,64 +256,33 @@ def check_bad_tables(strategy: Strategy, device: torch.device) -> None:
 
 @_check
 def check_data_path(strategy: Strategy, device: torch.device) -> None:
-    """The declared bytes fit the batch: payload exact, nothing negative, every row from somewhere.
+    """The declared bytes fit the batch: payload exact, nothing negative, every row from somewhere;
+    and what the path counts while it fetches is what it declared.
 
     A minibatch of distinct rows cannot take more of them from GPU memory than the strategy declares
-    to keep there.
+    to keep there. The path declares the knowledge that it uses, and only one that is never ranked
+    may know the measured minibatches.
     """
-    row_bytes = 129
-    patterns = list(id_patterns(NUM_ROWS))
-    batches = [ids for _, ids in patterns]
-    knowledge = known_of(strategy, NUM_ROWS)
-    of = Minibatches(batches, row_bytes, NUM_ROWS, knowledge, [batches])
-    paths = list(strategy.data_paths(of))
-    count = f"data_paths() gave {len(paths)} paths for {len(patterns)} minibatches"
-    _require(len(paths) == len(patterns), count)
-    table = NUM_ROWS * row_bytes
-    kept = strategy.kept_bytes(table, knowledge)
-    _require(0 <= kept <= table, f"of a table of {table} B it keeps {kept}")
-    for (name, ids), path in zip(patterns, paths, strict=True):
-        payload = ids.numel() * row_bytes if strategy.role != "no_fetch" else 0
-        share, arriving = path.gpu_share, path.arriving_bytes
-        ahead = strategy.lookahead > 0 or share == 0
-        crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0
-        written, read = path.cpu_write_bytes, path.cpu_read_bytes
-        repeats = ids.numel() - len(set(ids.tolist()))
-        from_gpu = path.gpu_memory_bytes - repeats * row_bytes
-        for holds, said in (
-            (path.payload_bytes == payload, "wrong payload_bytes"),
-            (0 <= share < 1 and ahead, f"it takes {share} of a GPU from training"),
-            (min(getattr(path, field) for field in BYTES) >= 0, f"negative bytes in {path}"),
-            (crosses == (payload > 0), f"{'some' if crosses else 'no'}thing crosses the link"),
-            (arriving == payload, f"{arriving} B of rows arrive, and {payload} B are wanted"),
-            (written <= read, f"the CPU writes {written} B and reads {read} B"),
-            (
-                from_gpu < kept + row_bytes,  # kept rows are whole; kept_bytes ignores their size
-                f"{from_gpu} B of distinct rows come from GPU memory, and kept_bytes() says that "
-                f"{kept} B of the table lie there",
-            ),
-        ):
-            _require(holds, f"{name} ids: {said}")
-
-
-@_check
-def check_knowledge(strategy: Strategy, device: torch.device) -> None:
-    """The path declares the knowledge that it uses, and counts the hits that it declared.
-
-    Only a path that is never ranked may know the measured minibatches.
-    """
-    needs, known = strategy.needs, known_of(strategy, NUM_ROWS)
-    honest = "measured" not in needs or strategy.role in UNRANKED
-    _require(honest, "it knows the measured minibatches, and its role is no control's")
-    table = random_table(NUM_ROWS, 129, torch.int8)
-    for need in sorted(needs - {"process"}):
-        less = known.limited_to(needs - {need})
-        _raises(ValueError, lambda: strategy.open(table, device, less), f"no {need}")  # noqa: B023 - called at once
-    batches = [ids for _, ids in id_patterns(NUM_ROWS)]
+    row_bytes, known = 129, known_of(strategy, NUM_ROWS)
+    names, batches = zip(*id_patterns(NUM_ROWS), strict=True)
     first, later = (
-        list(strategy.data_paths(Minibatches(batches, 129, NUM_ROWS, known, before)))
+        list(strategy.data_paths(Minibatches(batches, row_bytes, NUM_ROWS, known, before)))
         for before in ((), [batches])
     )
+    count = f"data_paths() gave {len(later)} paths for {len(batches)} minibatches"
+    _require(len(later) == len(batches), count)
+    kept = strategy.kept_bytes(NUM_ROWS * row_bytes, known)
+    _require(
+        0 <= kept <= NUM_ROWS * row_bytes, f"of {NUM_ROWS} rows of {row_bytes} B it keeps {kept} B"
+    )
+    for name, ids, path in zip(names, batches, later, strict=True):
+        _check_bytes(strategy, f"{name} ids", ids, path, kept)
+    honest = "measured" not in strategy.needs or strategy.role in UNRANKED
+    _require(honest, "it knows the measured minibatches, and its role is no control's")
+    table = random_table(NUM_ROWS, row_bytes, torch.int8)
+    for need in sorted(strategy.needs - {"process"}):
+        less = known.limited_to(strategy.needs - {need})
+        _raises(ValueError, lambda: strategy.open(table, device, less), f"no {need}")  # noqa: B023 - called at once
     with open_known(strategy, table, device) as fetcher:
         unknown = ", ".join(set(fetcher.counts()) - set(COUNTS))
         _require(not unknown, f"counts() names {unknown}, which COUNTS does not")
@@ -321,7 +290,30 @@ def check_knowledge(strategy: Strategy, device: torch.device) -> None:
             _check_counts(fetcher, batches, paths)
 
 
-def _check_counts(fetcher: Fetcher, batches: list[Tensor], paths: list[DataPath]) -> None:
+def _check_bytes(strategy: Strategy, what: str, ids: Tensor, path: DataPath, kept: int) -> None:
+    row_bytes = 129
+    payload = ids.numel() * row_bytes if strategy.role != "no_fetch" else 0
+    share, arriving = path.gpu_share, path.arriving_bytes
+    crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0
+    written, read = path.cpu_write_bytes, path.cpu_read_bytes
+    from_gpu = path.gpu_memory_bytes - (ids.numel() - len(set(ids.tolist()))) * row_bytes
+    for holds, otherwise in (
+        (path.payload_bytes == payload, "wrong payload_bytes"),
+        (share == 0 or (0 < share < 1 and strategy.lookahead > 0), f"a share of {share} of a GPU"),
+        (min(getattr(path, field) for field in BYTES) >= 0, f"negative bytes in {path}"),
+        (crosses == (payload > 0), f"{'some' if crosses else 'no'}thing crosses the link"),
+        (arriving == payload, f"{arriving} B of rows arrive, and {payload} B are wanted"),
+        (written <= read, f"the CPU writes {written} B and reads {read} B"),
+        (
+            from_gpu < kept + row_bytes,  # kept rows are whole; kept_bytes ignores their size
+            f"{from_gpu} B of distinct rows come from GPU memory, and kept_bytes() says that "
+            f"{kept} B of the table lie there",
+        ),
+    ):
+        _require(holds, f"{what}: {otherwise}")
+
+
+def _check_counts(fetcher: Fetcher, batches: Sequence[Tensor], paths: list[DataPath]) -> None:
     """Run an epoch of rows of 129 B as the loop does; compare counted and declared numbers."""
     row_bytes = 129
     fetcher.drop_caches()

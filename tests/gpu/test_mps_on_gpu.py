@@ -27,7 +27,7 @@ CONTRACT = """
 conformance.check_pipeline(strategy, cuda)
 conformance.check_flight_rules(strategy, cuda)
 conformance.check_bad_ids(strategy, cuda)
-conformance.check_empty_table(strategy, cuda)
+conformance.check_bad_tables(strategy, cuda)
 for dtype, row_bytes in ((torch.float32, 400), (torch.int8, 129), (torch.float16, 4096)):
     conformance.check_rows(strategy, cuda, dtype, row_bytes)
 print("good")

@@ -15,7 +15,7 @@ from gatherbench.kernels.table_file import TableFile
 from gatherbench.strategies.base import Fetcher, Minibatches, announcing
 from gatherbench.strategies.conformance import (
     NonconformingError,
-    check_knowledge,
+    check_data_path,
     open_known,
     random_table,
     written,
@@ -171,11 +171,11 @@ RIGHT = DiskCachedPath.fetch
 def test_what_does_otherwise_than_it_declares_is_found_out(wrong, policy, monkeypatch):
     strategy = cached(policy=policy, share="50%", superbatch="100")
     if wrong is None:
-        check_knowledge(strategy, HOST)
+        check_data_path(strategy, HOST)
         return
     monkeypatch.setattr(DiskCachedPath, "fetch", wrong)
     with pytest.raises(NonconformingError, match="were counted, and"):
-        check_knowledge(strategy, HOST)
+        check_data_path(strategy, HOST)
 
 
 def test_no_variant_runs_under_two_names():

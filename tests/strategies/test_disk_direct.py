@@ -144,4 +144,4 @@ class ForgetsTheHeader(DiskDirect):
 @pytest.mark.parametrize("wrong", [SaysRowsForBlocks(), ForgetsTheHeader(merge="no")], ids=str)
 def test_what_declares_other_reads_than_it_makes_is_rejected(wrong):
     with pytest.raises(NonconformingError, match=r"\d+ of disk_\w+ were counted, and \d+ declared"):
-        conformance.check_knowledge(wrong, HOST)
+        conformance.check_data_path(wrong, HOST)
