@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gatherbench.kernels.memory_cgroup import available_in_cgroup
 from gatherbench.kernels.modes import plain_torch
 
 #: The size of a transparent huge page on x86-64 and on arm64 with 4 KiB base pages.
@@ -40,14 +41,15 @@ _WRITTEN_BYTES = 32 << 20
 def available_bytes() -> int:
     """Return the available bytes of host memory: ``$GATHERBENCH_MEMORY_GIB``, or the kernel's.
 
+    In both cases the process's cgroup, as in a container, limits the number.
+
     Some virtual machines begin with little memory and get more as they use it: there the kernel
     reports the memory of now, and only the user knows how much there will be.
     """
-    gib = os.environ.get(MEMORY_VARIABLE)
-    if gib is None:
-        return int(psutil.virtual_memory().available)
+    gib, left = os.environ.get(MEMORY_VARIABLE), available_in_cgroup()
     try:
-        return int(float(gib) * 2**30)
+        there = psutil.virtual_memory().available if gib is None else int(float(gib) * 2**30)
+        return there if left is None else min(there, left)
     except (ValueError, OverflowError):  # the latter for "inf"
         raise ValueError(f"{MEMORY_VARIABLE}={gib!r}: expected a number of GiB") from None
 
