@@ -177,10 +177,6 @@ class NvmlDevice:
         except SensorUnavailableError:
             return None
 
-    def throughput(self, counter: int) -> float:
-        """Return the traffic during 20 ms, for which the call blocks. Units: B/s (NVML: kB/s)."""
-        return 1e3 * float(self._ask("nvmlDeviceGetPcieThroughput", counter))
-
     def gpm_supported(self) -> bool:
         """Return whether the GPU has performance metrics (Hopper and later)."""
         return bool(self._ask("nvmlGpmQueryDeviceSupport").isSupportedDevice)

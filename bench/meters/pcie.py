@@ -48,9 +48,9 @@ Snapshot = tuple[float, Any]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The result of a window by direction: a total, totals over time, or why there is neither."""
+    """The result of a window by direction: totals over time, or why there are none."""
 
-    told: Sequence[float | Series | Reason]
+    told: Sequence[Series | Reason]
     samples: int
     cost: float | Reason
 
@@ -69,8 +69,6 @@ class PcieSource(ABC):
 
     name: ClassVar[str]
     period_s: ClassVar[float]
-    #: Whether it may run while something is timed.
-    unobtrusive: ClassVar[bool] = True
     #: The fields or metrics that it reads, in the order of :data:`DIRECTIONS`.
     sources: ClassVar[tuple[str, str]]
 
@@ -92,11 +90,9 @@ class PcieSource(ABC):
     def end(self) -> Traffic:
         """Close the window and return its traffic."""
 
-    def _traffic(
-        self, polled: Polled[Any], told: Sequence[float | Series | Reason] | Reason, samples: int
-    ) -> Traffic:
+    def _traffic(self, polled: Polled[Any], told: Sequence[Series | Reason] | Reason) -> Traffic:
         both = (told, told) if isinstance(told, Reason) else told
-        return Traffic(both, samples, polled.cost)
+        return Traffic(both, len(polled.samples), polled.cost)
 
 
 class FieldCounters(PcieSource):
@@ -127,7 +123,7 @@ class FieldCounters(PcieSource):
     def end(self) -> Traffic:
         polled = self._poller.stop()
         told = polled.error or [self._series(i, polled.samples) for i in range(len(self._ids))]
-        return self._traffic(polled, told, len(polled.samples))
+        return self._traffic(polled, told)
 
     def _series(self, number: int, samples: Sequence[tuple[Any, float]]) -> Series | Reason:
         counts = []
@@ -187,7 +183,7 @@ class Gpm(PcieSource):
         finally:
             for _, sample in polled.samples:
                 pynvml.nvmlGpmSampleFree(sample)
-        return self._traffic(polled, told, len(polled.samples))
+        return self._traffic(polled, told)
 
 
 def chain(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
@@ -238,67 +234,14 @@ def gpm_traffic(snapshots: Sequence[Snapshot]) -> list[Series | Reason]:
     return found
 
 
-class SampledThroughput(PcieSource):
-    """The last resort: samples of 20 ms each, for which the call blocks, extrapolated.
-
-    Drivers were wrong by 1.67× and by 1000×, and a call holds a lock of the driver while it waits:
-    it must not run while something is timed.
-    """
-
-    name = "throughput"
-    period_s = 0.05
-    unobtrusive = False
-    sources = (
-        "nvmlDeviceGetPcieThroughput RX, samples of 20 ms extrapolated over the window",
-        "nvmlDeviceGetPcieThroughput TX, samples of 20 ms extrapolated over the window",
-    )
-
-    def __init__(self, device: NvmlDevice) -> None:
-        super().__init__(device)
-        self._counters = pynvml.NVML_PCIE_UTIL_RX_BYTES, pynvml.NVML_PCIE_UTIL_TX_BYTES
-        device.throughput(self._counters[0])
-
-    def _read(self) -> tuple[float, tuple[float, ...], float]:
-        begin_s = time.monotonic()
-        rates = tuple(self._device.throughput(counter) for counter in self._counters)
-        return begin_s, rates, time.monotonic()
-
-    def begin(self) -> None:
-        super().begin()
-        self._opened_s = time.monotonic()  # after the first sample, which blocks
-
-    def end(self) -> Traffic:
-        closed_s = time.monotonic()
-        polled = self._poller.stop()
-        # A sample across an edge of the window includes traffic outside of it.
-        inside = [
-            rates
-            for begin_s, rates, end_s in polled.samples
-            if self._opened_s <= begin_s and end_s <= closed_s
-        ]
-        if polled.error is not None or not inside:
-            cause = "the window is too short for a sample"
-            short = Reason("too_short", cause, "use longer epochs")
-            return self._traffic(polled, polled.error or short, len(inside))
-        length_s = closed_s - self._opened_s
-        moved = [sum(rates) / len(inside) * length_s for rates in zip(*inside, strict=True)]
-        return self._traffic(polled, moved, len(inside))
-
-
 #: The sources, in the order in which they are tried.
-SOURCES: tuple[type[PcieSource], ...] = (FieldCounters, Gpm, SampledThroughput)
-_BLOCKS = unsupported(
-    "the only source that the calibration trusts blocks 20 ms a sample and is kept out of timed"
-    " epochs",
-    "stage `energy` has its reading",
-)
+SOURCES: tuple[type[PcieSource], ...] = (FieldCounters, Gpm)
 
 
 class PcieMeter(Meter):
     """Bytes over the link by direction, and the core-seconds that polling them cost.
 
-    ``gpu`` has the source to read (``None``: no GPU takes part). ``timed``: whether the work in the
-    window is timed, which excludes some sources.
+    ``gpu`` has the source to read (``None``: no GPU takes part).
     """
 
     name: ClassVar[str] = "pcie"
@@ -308,8 +251,8 @@ class PcieMeter(Meter):
     units = {**dict.fromkeys(_METRICS, "B"), _COST: "s"}
     sources = dict.fromkeys(_METRICS, "NVML PCIe traffic")
 
-    def __init__(self, gpu: GpuUnderTest | None = None, *, timed: bool = True) -> None:
-        self._gpu, self._timed = gpu, timed
+    def __init__(self, gpu: GpuUnderTest | None = None) -> None:
+        self._gpu = gpu
 
     @functools.cached_property
     def _source(self) -> PcieSource | Reason:
@@ -320,8 +263,6 @@ class PcieMeter(Meter):
         kind = next((s for s in SOURCES if s.name == choice.pcie), None)
         if kind is None:
             return choice.pcie_reason or NOT_CALIBRATED
-        if self._timed and not kind.unobtrusive:
-            return _BLOCKS
         return answer_or_reason(lambda: kind(NvmlDevice(uuids)))
 
     def probe(self) -> Reason | None:

@@ -114,9 +114,8 @@ class EnergyBlock(Recorder):
         )
         if self._run_on and any(gathered(short)):
             said = "further epochs, not timed: the measured ones were too short a window"
-            # This is not timed, so sources of link traffic that block may be read too.
-            pcie = PcieMeter(self._gpu, timed=False)
-            recorder, epochs = Recorder([pcie, GpuPowerMeter(self._gpu), WallClockMeter()]), 0
+            meters = [PcieMeter(self._gpu), GpuPowerMeter(self._gpu), WallClockMeter()]
+            recorder, epochs = Recorder(meters), 0
             with recorder:
                 begin = time.monotonic()
                 while any(gathered(time.monotonic() - begin < self._shortest_s)):

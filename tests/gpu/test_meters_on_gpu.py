@@ -37,7 +37,7 @@ def test_the_trusted_source_counts_a_known_copy():
     if choice.pcie is None:
         pytest.skip(str(choice.pcie_reason))
     assert "pcie_host_to_device_ratio_of_1_mib" in {r.metric for r in rows}
-    meter = PcieMeter(GpuUnderTest(torch_gpu_uuids(this_gpu()), choice), timed=False)
+    meter = PcieMeter(GpuUnderTest(torch_gpu_uuids(this_gpu()), choice))
     copier = PinnedCopier(this_gpu(), 256 << 20)
     meter.begin()
     copied = copier.copy("host_to_device", 1.0, lambda: None)

@@ -17,7 +17,6 @@ from gatherbench.bench.meters.pcie import (
     FieldCounters,
     Gpm,
     PcieMeter,
-    SampledThroughput,
     link_counter,
 )
 from gatherbench.bench.meters.poller import Polled
@@ -109,11 +108,7 @@ def test_one_direction_that_is_wrong_costs_the_source():
 
 
 def test_sources_come_in_the_order_of_trust_and_poll_as_their_sensors_need():
-    assert [(source.name, source.unobtrusive) for source in SOURCES] == [
-        ("counters", True),
-        ("gpm", True),
-        ("throughput", False),
-    ]
+    assert [source.name for source in SOURCES] == ["counters", "gpm"]
     assert 2 * FieldCounters.period_s < MODULUS / 63e9  # one late reading loses no wrap
     assert Gpm.period_s >= 0.2
 
@@ -151,31 +146,6 @@ def test_every_snapshot_is_given_back_also_when_something_breaks(monkeypatch):
     polled = Polled([(0.0, 4), (0.3, 5)], LOST)  # then nobody asks what there was before
     assert source.end().bytes == [LOST, LOST]
     assert freed == [1, 2, 3, 4, 5]
-
-
-BEFORE, WITHIN, AFTER = ((s, (1e9, 2e9), s + 0.04) for s in (9.98, 10.1, 10.98))
-
-
-@pytest.mark.parametrize(
-    ("polled", "moved", "samples", "why"),
-    [
-        (Polled([BEFORE, WITHIN, AFTER], None, 0.001), [1e9, 2e9], 1, None),
-        (Polled([BEFORE, AFTER], None, 0.001), [], 0, "too short for a sample"),
-        (Polled([WITHIN], LOST, 0.001), [], 1, "the GPU is lost"),
-    ],
-)
-def test_a_sample_that_reaches_beyond_the_window_is_left_out(
-    polled, moved, samples, why, monkeypatch
-):
-    source = SampledThroughput(SimpleNamespace(throughput=lambda _: 0.0))  # type: ignore[arg-type]
-    source._poller = SimpleNamespace(start=lambda: None, stop=lambda: polled)  # type: ignore[assignment]
-    clock = iter((10.0, 11.0))
-    monkeypatch.setattr(pcie.time, "monotonic", lambda: next(clock))
-    source.begin()
-    found = source.end()
-    assert found.samples == samples
-    assert why is None or all(why in str(one) for one in found.bytes)
-    assert why is not None or found.bytes == moved
 
 
 def test_what_a_window_comes_to():

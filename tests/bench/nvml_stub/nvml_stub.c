@@ -13,8 +13,6 @@
  *   gpuN.timestamp                of the fields, us (default: now); -1: the driver leaves it 0
  *   gpuN.gpm (1), gpuN.gpm_factor (default 1), gpuN.gpm_zero (1), gpuN.gpm_return
  *   gpuN.metric_return            what each metric of a window says of itself
- *   gpuN.throughput (B/s; default: the rate), gpuN.throughput_factor (default 1),
- *   gpuN.throughput_return, gpuN.hang (s that it blocks)
  *   gpuN.energy_mj, gpuN.power_mw (its energy grows at this power), gpuN.energy_return
  *   gpuN.average_mw (default: gpuN.power_mw)
  *   gpuN.usage_mw, gpuN.usage_return (the call that older drivers have instead of the fields)
@@ -30,7 +28,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define SUCCESS 0
 #define INVALID_ARGUMENT 2
@@ -299,16 +296,6 @@ int nvmlDeviceGetClockInfo(void *gpu, unsigned kind, unsigned *mhz) {
     (void)kind;
     *mhz = (unsigned)of(gpu, "clock_mhz", 1000);
     return refusal(gpu, "clock_return");
-}
-
-int nvmlDeviceGetPcieThroughput(void *gpu, unsigned counter, unsigned *kb_per_s) {
-    read_script();
-    const char *rate = counter == 0 ? "tx_rate" : "rx_rate";
-    double hang = of(gpu, "hang", 0.02);
-    usleep((useconds_t)(hang * 1e6));
-    double told = of(gpu, "throughput", of(gpu, rate, 0));
-    *kb_per_s = (unsigned)(told * of(gpu, "throughput_factor", 1) / 1000);
-    return refusal(gpu, "throughput_return");
 }
 
 int nvmlGpmQueryDeviceSupport(void *gpu, GpmSupport *out) {
