@@ -11,12 +11,13 @@ from __future__ import annotations
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import psutil
+import torch
 
 from gatherbench.bench.machine.env import (
     describe_cpu,
@@ -40,6 +41,7 @@ from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.probe.case import Case, every_case
 from gatherbench.datasets.store import data_root
 from gatherbench.kernels.cuda_calls import driver_shortage
+from gatherbench.kernels.read_engines import open_engine
 from gatherbench.plugins import installing
 from gatherbench.reason import Reason, SensorUnavailableError
 
@@ -68,7 +70,13 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Check everything; something that is missing is a finding and raises no error."""
-    return [*_gpu(), *_host(), *_cases(every_case().values()), *examine_meters()]
+    gpus: list[GpuInfo] | Reason
+    try:
+        gpus = used_first(found := list_gpus(), gpu_in_use(found))
+    except SensorUnavailableError as unavailable:
+        gpus = unavailable.reason
+    of_host = _host([] if isinstance(gpus, Reason) else gpus)
+    return [*_gpu(gpus), *of_host, *_cases(every_case().values()), *examine_meters()]
 
 
 def _judged(name: str, fine: bool, detail: str, lost: str, remedy: str) -> Finding:
@@ -80,25 +88,14 @@ def _missing(name: str, why: Reason, lost: str) -> Finding:
     return Finding(name, "missing", why.cause, lost, why.remedy or "none is known")
 
 
-def _seen_gpus() -> list[GpuInfo]:
-    """Return the GPUs, the one that a run uses first; an empty list if NVML is silent."""
-    try:
-        gpus = list_gpus()
-    except SensorUnavailableError:
-        return []
-    return used_first(gpus, gpu_in_use(gpus))
-
-
-def _gpu() -> Iterator[Finding]:
-    try:
-        count = len(list_gpus())
-    except SensorUnavailableError as unavailable:
+def _gpu(gpus: Sequence[GpuInfo] | Reason) -> Iterator[Finding]:
+    if isinstance(gpus, Reason):
         lost = "no transfer to a GPU is measured, no bytes over a link, no energy of a GPU"
-        yield _missing("GPU", unavailable.reason, lost)
+        yield _missing("GPU", gpus, lost)
         return
-    gpu = _seen_gpus()[0]
+    gpu, several = gpus[0], f", the first of {len(gpus)}" * (len(gpus) > 1)
     memory = f", {_size(gpu.memory_bytes)}" if gpu.memory_bytes else ""
-    yield Finding("GPU", "ok", f"{gpu.name}{memory}" + f", the first of {count}" * (count > 1))
+    yield Finding("GPU", "ok", f"{gpu.name}{memory}{several}")
     shortage = driver_shortage()
     served = f"driver {gpu.driver or 'unknown'}, CUDA up to {gpu.cuda_driver or 'unknown'}"
     yield _judged("Driver", not shortage, served, "kernels cannot be launched", shortage)
@@ -110,13 +107,14 @@ def _gpu() -> Iterator[Finding]:
     yield _judged("PCIe link", None not in (width, most) and width == most, link, lost, remedy)
 
 
-def _host() -> Iterator[Finding]:
+def _host(gpus: Sequence[GpuInfo]) -> Iterator[Finding]:
     memory, cpu = describe_memory(), describe_cpu()
     pages = memory["transparent_huge_pages"]
     lost = "random rows cost page-table walks: gathers by the CPU are slower"
     remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root"
     fine = pages in ("always", "madvise")
     yield _judged("Huge pages", fine, f"transparent: {pages}", lost, remedy)
+
     free, limit = psutil.virtual_memory().available, memory["container_limit"] or memory["total"]
     detail = f"{_size(free)} of {_size(memory['total'])} free"
     if limit < memory["total"]:
@@ -124,70 +122,56 @@ def _host() -> Iterator[Finding]:
     lost = "feature tables of a few GiB do not fit: large graphs need a smaller scale"
     remedy = "free memory, or plan with a lower scale"
     yield _judged("Memory", min(free, limit) >= 8 * GIB, detail, lost, remedy)
-    yield _free_disk(data_root().absolute())
-    yield _disk_reads()
-    yield _numa(cpu)
-    governor = cpu["scaling_governor"]
-    detail = f"governor: {governor or 'not visible (common in a VM)'}"
-    lost = "the clock ramps up and down: short epochs scatter"
-    remedy = "cpupower frequency-set -g performance, as root"
-    yield _judged("CPU clock", governor in (None, "performance"), detail, lost, remedy)
-    load = Load.now()
-    detail = str(load) if load.busy else f"idle (load average {load.average:.1f})"
-    lost = "epochs take longer and differ more; a run lets its threads wait passively"
-    yield _judged("Load", not load.busy, detail, lost, "end the other work, or wait for it")
-    versions = library_versions()
-    there = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    yield Finding("Libraries", "ok", there)
-    if not versions.get("ogb"):
-        why = Reason("not_installed", "not installed", installing("ogb"))
-        yield _missing("ogb (extra)", why, "ogbn-* graphs cannot be prepared")
 
-
-def _free_disk(graphs: Path) -> Finding:
-    """Check the disks of the graphs' folder, which may not exist yet, and of the current one."""
+    graphs = data_root().absolute()
     there = next(folder for folder in (graphs, *graphs.parents) if folder.exists())
     free, here = (shutil.disk_usage(folder).free for folder in (there, Path.cwd()))
-    detail = (
-        f"{_size(free)} free for graphs ({graphs}), {_size(here)} in the current folder, where"
-        " results go"
-    )
+    detail = f"{_size(free)} free for graphs ({graphs}), {_size(here)} in the current folder, where"
     remedy = "free space, or set GATHERBENCH_DATA to a folder on a larger disk"
-    return _judged("Disk", free >= 10 * GIB, detail, "large graphs cannot be written", remedy)
-
-
-def _disk_reads() -> Finding:
-    from gatherbench.kernels.read_engines import open_engine
+    lost = "large graphs cannot be written"
+    yield _judged("Disk", free >= 10 * GIB, f"{detail} results go", lost, remedy)
 
     engine, reason = open_engine("io_uring", 1)
     engine.close()
     lost = "a thread waits for each read of a table on disk, which costs the CPU more"
     remedy = f"{installing('disk')}; let a container's profile allow io_uring_setup"
-    return _judged("Disk reads", not reason, reason or "io_uring", lost, remedy)
+    yield _judged("Disk reads", not reason, reason or "io_uring", lost, remedy)
 
-
-def _numa(cpu: dict[str, Any]) -> Finding:
-    nodes = cpu["numa_nodes"] or 1
-    found = describe_numa([gpu.numa_node for gpu in _seen_gpus()])
+    nodes, numa = cpu["numa_nodes"] or 1, describe_numa([gpu.numa_node for gpu in gpus])
     lost = "a table on the far node is read through the socket link and times scatter"
     remedy = "numactl --cpunodebind=N --membind=N around gatherbench, with the GPU's node if any"
-    fine = nodes == 1 or found["bound"]
-    return _judged("NUMA", fine, f"nodes: {nodes}; {found['binding']}", lost, remedy)
+    detail = f"nodes: {nodes}; {numa['binding']}"
+    yield _judged("NUMA", nodes == 1 or numa["bound"], detail, lost, remedy)
+
+    governor = cpu["scaling_governor"]
+    detail = f"governor: {governor or 'not visible (common in a VM)'}"
+    lost = "the clock ramps up and down: short epochs scatter"
+    remedy = "cpupower frequency-set -g performance, as root"
+    yield _judged("CPU clock", governor in (None, "performance"), detail, lost, remedy)
+
+    load = Load.now()
+    detail = str(load) if load.busy else f"idle (load average {load.average:.1f})"
+    lost = "epochs take longer and differ more; a run lets its threads wait passively"
+    yield _judged("Load", not load.busy, detail, lost, "end the other work, or wait for it")
+
+    versions = library_versions()
+    there_are = (f"{name} {version}" for name, version in versions.items() if version)
+    yield Finding("Libraries", "ok", ", ".join(there_are))
+    if not versions.get("ogb"):
+        why = Reason("not_installed", "not installed", installing("ogb"))
+        yield _missing("ogb (extra)", why, "ogbn-* graphs cannot be prepared")
 
 
-def _cases(cases: Iterable[Case]) -> Iterator[Finding]:
+def _cases(cases: Collection[Case]) -> Iterator[Finding]:
     """Give the number of cases that can be measured, then each missing need with its cases."""
-    there, lacking = 0, defaultdict[str, list[str]](list)
-    reasons: dict[str, Reason] = {}
+    names, reasons = defaultdict[str, list[str]](list), dict[str, Reason]()
     for one in cases:
-        missing = one.missing()
-        there += not missing
-        for need, why in missing.items():
-            lacking[need].append(one.name)
-            reasons[need] = why
-    yield Finding("Probe", "ok", f"{there} cases can be measured (gatherbench probe --list)")
-    for need, names in lacking.items():
-        yield _missing(f"Probe: {need}", reasons[need], f"not measured: {', '.join(names)}")
+        for need, reasons[need] in one.missing().items():
+            names[need].append(one.name)
+    count = len({one.name for one in cases}.difference(*names.values()))
+    yield Finding("Probe", "ok", f"{count} cases can be measured (gatherbench probe --list)")
+    for need, lacking in names.items():
+        yield _missing(f"Probe: {need}", reasons[need], f"not measured: {', '.join(lacking)}")
 
 
 def examine_meters() -> Iterator[Finding]:
@@ -205,8 +189,6 @@ def examine_meters() -> Iterator[Finding]:
 
 def _gpu_under_test() -> GpuUnderTest | None:
     """Return the GPU that a run would use, with the first source of link traffic that opens."""
-    import torch
-
     if not torch.cuda.is_available():
         return None
     device = torch.cuda.current_device()

@@ -88,14 +88,11 @@ def fold_words(words: NDArray[np.int64]) -> np.int64:
 
 
 def _gathers(name: str, rig: Rig, scope: Scope) -> list[Point]:
-    """Return points over every table size; a profile adds widths and threads on the largest."""
-    spans, cores = rig.spans, rig.cores
-    found = [Point(name, w, s, cores) for s, w in product(spans, ROW_BYTES)]
+    """Return points over every table size; a profile adds widths on the largest."""
+    points = [Point(name, w, s, rig.cores) for s, w in product(rig.spans, ROW_BYTES)]
     if scope > MINUTE:
-        found += [Point(name, w, spans[-1], cores) for w in PROFILE_ROW_BYTES]
-        counts = thread_counts(cores)
-        found += [Point(name, USUAL_ROW_BYTES, spans[-1], count) for count in counts]
-    return list(dict.fromkeys(found))
+        points += [Point(name, w, rig.spans[-1], rig.cores) for w in PROFILE_ROW_BYTES]
+    return list(dict.fromkeys(points))
 
 
 @case("B", "bytes of rows gathered by the processor into memory", (), MINUTE, _gathers)

@@ -63,7 +63,9 @@ def profile_of(known: pd.DataFrame, facts: Facts, base: LinkProfile | None = Non
         text = f"{facts.description}; what was not measured is {base.name}'s"
         base = replace(base, name=f"{facts.machine}+{base.name}", description=text)
     made = _Profile(base, known[known["median_per_s"].notna()])
-    for key, (value, source) in {**_host_facts(facts), **_gpu_facts(facts)}.items():
+    made.set("host.cores", facts.cores, "cores that the process may use")
+    made.set("host.memory", facts.host_memory_bytes, "as the kernel reports it")
+    for key, (value, source) in _gpu_facts(facts).items():
         made.set(key, value, source)
     made.host(facts.cores)
     made.reads()
@@ -72,13 +74,6 @@ def profile_of(known: pd.DataFrame, facts: Facts, base: LinkProfile | None = Non
     for key, reason in BY_HAND.items():
         made.set(key, None, reason)
     return made.profile
-
-
-def _host_facts(facts: Facts) -> dict[str, tuple[Value, str]]:
-    return {
-        "host.cores": (facts.cores, "cores that the process may use"),
-        "host.memory": (facts.host_memory_bytes, "as the kernel reports it"),
-    }
 
 
 def _gpu_facts(facts: Facts) -> dict[str, tuple[Value, str]]:
@@ -103,36 +98,35 @@ def _gpu_facts(facts: Facts) -> dict[str, tuple[Value, str]]:
 
 
 class _Profile:
-    """A profile whose constants are set from medians, one after the other."""
+    """A profile whose constants are set from medians; without rows they keep the base's value."""
 
     def __init__(self, base: LinkProfile, known: pd.DataFrame) -> None:
         self.profile, self._known = base, known
 
     def of(self, case: str, **where: object) -> pd.DataFrame:
-        found = self._known[self._known["case"] == case]
+        rows = self._known[self._known["case"] == case]
         for column, value in where.items():
-            found = found[found[column] == value]
-        return found
+            rows = rows[rows[column] == value]
+        return rows
 
     def host(self, cores: int) -> None:
+        """Set the constants of the processor and the disk."""
         copies, reads = self.of("host_copy"), self.of("host_read")
         rates = ["median_per_s", "low_per_s", "high_per_s"]
         both = pd.concat([copies.assign(**{r: 2 * copies[r] for r in rates}), reads])
         fastest = both.nlargest(1, "median_per_s")
         self.timed("host.memory_rate", fastest, lambda r: r, "the faster of copies and reads")
-        gathers = self.of("host_gather")
-        gathers = gathers[gathers["span_bytes"] == gathers["span_bytes"].max()]
-        words = f"random rows on {cores} cores, a core's share"
+        gathers = self.of("host_gather", span_bytes=self.of("host_gather")["span_bytes"].max())
         on_all = gathers[gathers["threads"] == cores]
+        words = f"random rows on {cores} cores, a core's share"
         self.curve("host.gather_rate", on_all, "row_bytes", lambda r: r / cores, words)
         sampled = self.of("host_sample", threads=cores)
         words = "edges of fan-out 25, 10 on an RMAT graph of 1 M nodes and 25 M edges"
         self.timed("host.sample_rate", sampled, lambda r: r, words)
         if len(sampled):
             self.set("host.sample_cores", cores, "the sampler was given every core")
-        disk = self.of("disk_random")
         words = f"random reads of {READ_BYTES} B past the page cache, by reads in flight"
-        self.curve("disk.iops", disk, "threads", lambda r: r, words)
+        self.curve("disk.iops", self.of("disk_random"), "threads", lambda r: r, words)
 
     def reads(self) -> None:
         """Set the constants of the GPU's reads of host memory."""
@@ -141,24 +135,26 @@ class _Profile:
         self.curve("read.roof", roofs, "span_bytes", lambda r: r, "contiguous reads, the best grid")
         words = f"random rows of {VISIT_BYTES} B, each taken to lie on another page"
         own = {"row_bytes": VISIT_BYTES, "policy": OUR_BEST, "order": "given", "grid_percent": 0}
-        registered, managed = self.of("gpu_gather", **own), self.of("managed_gather", **own)
-        for key, rows in (("read.page_visits", registered), ("read.managed_page_visits", managed)):
-            self.curve(key, rows, "span_bytes", lambda r: r / VISIT_BYTES, words)
+        for key, case in (
+            ("read.page_visits", "gpu_gather"),
+            ("read.managed_page_visits", "managed_gather"),
+        ):
+            visits = self.of(case, **own)
+            self.curve(key, visits, "span_bytes", lambda r: r / VISIT_BYTES, words)
 
     def timed(
         self, key: str, rows: pd.DataFrame, change: Callable[[float], float], words: str
     ) -> None:
-        """Set a constant to a median; without rows it keeps the base's value."""
+        """Set a constant to a median."""
         for rate in rows["median_per_s"]:
             self.set(key, change(rate), f"{_source(rows)}; {words}")
 
     def curve(
         self, key: str, rows: pd.DataFrame, by: str, change: Callable[[float], float], words: str
     ) -> None:
-        """Set a constant to medians over a column; without rows it keeps the base's value."""
-        if len(rows):
-            points = rows.sort_values(by)[[by, "median_per_s"]].itertuples(index=False)
-            value = tuple((float(at), float(f"{change(rate):.5g}")) for at, rate in points)
+        """Set a constant to medians over a column."""
+        points = rows.sort_values(by)[[by, "median_per_s"]].itertuples(index=False)
+        if value := tuple((float(at), float(f"{change(rate):.5g}")) for at, rate in points):
             self.set(key, value, f"{_source(rows)}; {words}")
 
     def set(self, key: str, value: Value, source: str) -> None:
