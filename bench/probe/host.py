@@ -46,7 +46,7 @@ MAX_ROWS = 1 << 20
 #: Bytes of a gathered row, within a minute and for a profile (up to 1024 floats).
 ROW_BYTES = (64, 512)
 PROFILE_ROW_BYTES = (32, 64, 128, 256, 512, 1024, 602 * 4, 4096)
-#: Bytes of a row where the number of threads varies.
+#: Bytes of a usual row: 128 floats.
 USUAL_ROW_BYTES = 512
 #: The sampled graph has ogbn-products' mean degree and exceeds most caches.
 NODES, EDGES = 1_000_000, 25_000_000
