@@ -120,39 +120,6 @@ def said(path: Strategy) -> str:
     return f"{path.name} {path.variant}"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of a search.
-
-    Attributes:
-        kept: the path that stays open.
-        over: the path that it is compared with; empty where there was no other.
-        ratio, ends: the cost of ``over`` relative to ``kept``, and its 95 % interval, which is
-            unknown where the two met only once.
-        word: the verdict: SLOW (the other path is slower), SAME or AMBIGUOUS.
-        minibatches, seconds: how long the search lasted.
-        extra_s: how much longer it took than the same minibatches with the path that was kept.
-    """
-
-    kept: str
-    over: str
-    ratio: float
-    ends: tuple[float, float] | None
-    word: str
-    minibatches: int
-    seconds: float
-    extra_s: float
-
-    def __str__(self) -> str:
-        ends = "{:.2f}–{:.2f}".format(*self.ends) if self.ends else "met once"
-        verdict = {"SAME": ", a tie", "AMBIGUOUS": ", not decided"}.get(self.word, "")
-        over = f", {self.ratio:.2f}× ({ends}) over {self.over}{verdict}" if self.over else ""
-        return (
-            f"kept {self.kept}{over}; the search took {self.minibatches} minibatches,"
-            f" {self.extra_s:.3g} s longer than they take with it"
-        )
-
-
 class _Race:
     """A running search, which measures the times between submits.
 
@@ -273,8 +240,6 @@ class AutoFetcher(Fetcher):
     """
 
     tunable = True
-    #: The result of the search, once it is over.
-    finding: Finding | None = None
 
     def __init__(
         self,
@@ -397,23 +362,22 @@ class AutoFetcher(Fetcher):
         self._race = None
         self._release()
         met = sorted(found.met.items(), key=lambda one: -one[1].interval.repeats)
-        over, told = met[0] if met else (None, None)
-        ends = (told.interval.low, told.interval.high) if told else (1.0, 1.0)
-        self.finding = Finding(
-            kept=said(found.kept),
-            over=said(over) if over else "",
-            ratio=told.interval.value if told else 1.0,
-            ends=ends if math.isfinite(ends[1]) else None,
-            word=told.word if told else "SAME",
-            minibatches=race.minibatches,
-            seconds=time.perf_counter() - race.began,
-            extra_s=race.lasted_s - race.rows * found.row_s,
+        kept, extra_s = said(found.kept), race.lasted_s - race.rows * found.row_s
+        text = f"kept {kept}"
+        if met:
+            over, told = met[0]
+            low, high = told.interval.low, told.interval.high
+            ends = f"{low:.2f}–{high:.2f}" if math.isfinite(high) else "met once"
+            verdict = {"SAME": ", a tie", "AMBIGUOUS": ", not decided"}.get(told.word, "")
+            text += f", {told.interval.value:.2f}× ({ends}) over {said(over)}{verdict}"
+        text += (
+            f"; the search took {race.minibatches} minibatches, {extra_s:.3g} s longer than they"
         )
         for metric, unit, value, source in (
-            (f"kept {self.finding.kept}", "1", 1.0, f"{CLOCK}; {self.finding}"),
-            ("search_minibatches", "1", self.finding.minibatches, CLOCK),
-            ("search_time", "s", self.finding.seconds, CLOCK),
-            ("search_extra_time", "s", self.finding.extra_s, CLOCK),
+            (f"kept {kept}", "1", 1.0, f"{CLOCK}; {text} take with it"),
+            ("search_minibatches", "1", race.minibatches, CLOCK),
+            ("search_time", "s", time.perf_counter() - race.began, CLOCK),
+            ("search_extra_time", "s", extra_s, CLOCK),
             *((f"over_kept {said(one)}", "1", x.interval.value, x.reason) for one, x in met),
         ):
             self.setup.append(SetupStep(metric, unit, value, source))

@@ -22,9 +22,9 @@ from gatherbench.bench.run.loop import run_epoch
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.kernels.reference import reference_gather
 from gatherbench.strategies import aligned_zero_copy, auto, conformance
-from gatherbench.strategies.auto import Auto, AutoFetcher, Finding, candidates
+from gatherbench.strategies.auto import Auto, AutoFetcher, candidates
 from gatherbench.strategies.auto_search import MOST, NoPathError, Turn, search
-from gatherbench.strategies.base import Fetcher, Strategy, Ticket
+from gatherbench.strategies.base import Fetcher, SetupStep, Strategy, Ticket
 from gatherbench.strategies.data_path import DataPath, staged_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge
@@ -141,8 +141,12 @@ def trained(fetcher: AutoFetcher, clock: Clock, count: int = 400) -> Trainer:
     return trainer
 
 
-def kept(fetcher: AutoFetcher) -> str:
-    return next(s.metric for s in fetcher.setup if s.metric.startswith("kept "))
+def kept(fetcher: AutoFetcher) -> SetupStep:
+    return next(step for step in fetcher.setup if step.metric.startswith("kept "))
+
+
+def value(fetcher: AutoFetcher, metric: str) -> Any:
+    return next(step.value for step in fetcher.setup if step.metric == metric)
 
 
 A, B = Timed("a"), Timed("b")
@@ -159,39 +163,36 @@ def test_a_path_made_slow_by_hand_is_never_kept(clock, place, ahead):
     paths.insert(place, replace(SLOW, ahead=ahead))
     with opened(*paths) as fetcher:
         assert trained(fetcher, clock).steps == 400
-        assert kept(fetcher) in ("kept timed a", "kept timed b")
-        found = fetcher.finding
-    assert found is not None
-    assert found.minibatches <= auto.LEAST
+        assert kept(fetcher).metric in ("kept timed a", "kept timed b")
+        assert value(fetcher, "search_minibatches") <= auto.LEAST
 
 
 def test_equal_paths_end_level_within_the_budget(clock):
     with opened(A, B) as fetcher:
         trained(fetcher, clock, 100)
-        found = fetcher.finding
-    assert found is not None
-    assert (found.word, found.over[:5]) == ("SAME", "timed")
-    assert found.ratio == pytest.approx(1.0)
-    # Two first turns, and four blocks of two: five minibatches each, and the loop's first.
-    assert found.minibatches <= 10 * (auto.WARM + auto.TIMED) + 1
-    assert "a tie" in str(found)
+        # Two first turns, and four blocks of two: five minibatches each, and the loop's first.
+        most = 10 * (auto.WARM + auto.TIMED) + 1
+        assert value(fetcher, "search_minibatches") <= most
+        assert "1.00× (1.00–1.00) over timed" in kept(fetcher).source
+        assert ", a tie; the search took" in kept(fetcher).source
 
 
 def test_what_is_told_of_a_search_was_worked_out_by_hand(clock):
-    """A step of 1 s: 1.1 s a minibatch with ``a``, 2 s with ``slow``: 1.82 times as much."""
+    """A step of 1 s: 1.1 s a minibatch with ``a``, 2 s with ``slow``: 1.82 times as much.
+
+    It is slow both in its first turn and in its first block: there it is left.
+    """
     with opened(A, SLOW) as fetcher:
         trained(fetcher, clock, 100)
-        steps = {step.metric: step.value for step in fetcher.setup}
-        found = fetcher.finding
-    assert found is not None
-    assert steps["kept timed a"] == 1
-    assert steps["over_kept timed slow"] == pytest.approx(2.0 / 1.1)
-    assert (found.kept, found.over) == ("timed a", "timed slow")
-    # Slow both in its first turn and in its first block: there it is left.
-    assert (found.ratio, found.ends) == (pytest.approx(2.0 / 1.1), None)
-    slow = 2 * (auto.WARM + auto.TIMED)
-    assert steps["search_extra_time"] == pytest.approx(slow * 0.9, abs=1e-6)
-    assert "1.82×" in str(found)
+        assert kept(fetcher).metric == "kept timed a"
+        assert value(fetcher, "over_kept timed slow") == pytest.approx(2.0 / 1.1)
+        slow = 2 * (auto.WARM + auto.TIMED)
+        assert value(fetcher, "search_extra_time") == pytest.approx(slow * 0.9, abs=1e-6)
+        count = value(fetcher, "search_minibatches")
+        assert kept(fetcher).source == (
+            f"{auto.CLOCK}; kept timed a, 1.82× (met once) over timed slow, not decided; the search"
+            f" took {count} minibatches, 9 s longer than they take with it"
+        )
 
 
 def test_the_training_beside_decides_and_not_the_fetch_alone(clock):
@@ -205,7 +206,7 @@ def test_the_training_beside_decides_and_not_the_fetch_alone(clock):
     with opened(Timed("greedy", cost=0.0, ahead=1), Timed("fair", cost=0.5)) as fetcher:
         trainer = Beside(clock)
         run_epoch(batches(200), fetcher, trainer)
-        assert kept(fetcher) == "kept timed fair"
+        assert kept(fetcher).metric == "kept timed fair"
 
 
 def test_a_pause_of_the_training_decides_nothing(clock):
@@ -217,7 +218,7 @@ def test_a_pause_of_the_training_decides_nothing(clock):
             clock.now += STEP_S
             if number % 7 == 6 and fetcher._serving._strategy == A:
                 clock.now += 500 * STEP_S
-        assert kept(fetcher) == "kept timed a"
+        assert kept(fetcher).metric == "kept timed a"
 
 
 def test_what_a_loop_does_between_two_epochs_decides_nothing(clock):
@@ -227,7 +228,7 @@ def test_what_a_loop_does_between_two_epochs_decides_nothing(clock):
         for epoch in range(100):
             run_epoch(batches(6, epoch), fetcher, trainer)
             clock.now += 3.0
-        assert kept(fetcher) == "kept timed a"
+        assert kept(fetcher).metric == "kept timed a"
         steps = {step.metric: step.value for step in fetcher.setup}
     assert steps["over_kept timed ahead"] == pytest.approx(1.3 / 1.1)
 
@@ -242,7 +243,7 @@ def test_a_search_ends_however_the_training_stops_and_goes(clock):
         for number, batch in enumerate(batches(200)):
             fetcher.submit(batch.input_ids).result()
             clock.now += STEP_S if number % 3 == 2 else 0.0
-        assert kept(fetcher) == "kept timed a"
+        assert kept(fetcher).metric == "kept timed a"
 
 
 def test_a_share_of_the_first_epoch_is_the_most_that_it_takes():
@@ -301,7 +302,7 @@ def check_open(kind: type[AutoFetcher], clock: Clock) -> None:
     assert fetcher._race is None
     assert Timed.most_open <= 2
     assert len(Timed.open_now) == 1
-    assert f"kept timed {Timed.open_now[0].label}" == kept(fetcher)
+    assert f"kept timed {Timed.open_now[0].label}" == kept(fetcher).metric
     fetcher.close()
     assert Timed.open_now == []
 
@@ -326,7 +327,7 @@ def test_closed_in_the_search_it_leaves_nothing_open(clock):
 def test_a_path_that_cannot_be_opened_is_left(clock):
     with opened(Timed("x", fails="open"), SLOW, Timed("y", fails="open"), A) as fetcher:
         trained(fetcher, clock)
-        assert kept(fetcher) == "kept timed a"
+        assert kept(fetcher).metric == "kept timed a"
     with pytest.raises(NoPathError):
         opened(Timed("x", fails="open"))
 
@@ -446,14 +447,6 @@ def test_dgls_grid_is_tried_with_sorted_ids_alone(monkeypatch):
     assert found == ["given", "sorted", "unique", "given,managed", "sorted,dgl"]
 
 
-def test_a_finding_in_words():
-    found = Finding("timed b", "timed a", 1.31, (1.22, 1.40), "SLOW", 90, 1.4, 0.3)
-    assert str(found) == (
-        "kept timed b, 1.31× (1.22–1.40) over timed a; the search took 90 minibatches, 0.3 s longer"
-        " than they take with it"
-    )
-
-
 def test_what_was_fetched_before_the_training_is_found_out_anew(clock):
     """As in a plan: rows are compared before the model is there."""
     with opened(SLOW, A) as fetcher:
@@ -463,7 +456,7 @@ def test_what_was_fetched_before_the_training_is_found_out_anew(clock):
         assert fetcher._race is not None
         assert not any(step.metric.startswith("kept ") for step in fetcher.setup)
         trained(fetcher, clock)
-        assert kept(fetcher) == "kept timed a"
+        assert kept(fetcher).metric == "kept timed a"
 
 
 # ---- the search alone ----------------------------------------------------------------------------
