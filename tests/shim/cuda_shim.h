@@ -1,20 +1,22 @@
-// The little of CUDA that gather.cu, sample.cu and pointer_chase.cu need, so that g++ compiles them
-// for a machine without a GPU.
+// CUDA as far as the project's kernels use it, so that g++ compiles them for a machine without a GPU;
+// comes before the kernel's source.
 //
 // Threads run one after another: no kernel has a barrier of several threads, memory that they share
-// or a shuffle, and the gather's lanes stay in step (see the end of the comment in gather.cu). A load counts its place in the
-// thread's program even when the lane does not want it, so loads with equal (warp, place) are one
-// warp instruction, exactly as on the GPU with predicated-off lanes.
+// or a shuffle, and the gather's lanes stay in step (see the end of the comment in gather.cu). With
+// GATHER_SHIM defined, the gather's loads are recorded. A load counts its place in the thread's
+// program even when the lane does not want it, so loads with equal (warp, place) are one warp
+// instruction, exactly as on the GPU with predicated-off lanes.
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#define GATHER_SHIM 1
 #define __device__
 #define __global__
 #define __forceinline__ inline
+#define __launch_bounds__(threads)
 
 struct alignas(8) uint2 {
   unsigned x, y;
@@ -26,22 +28,34 @@ struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+// Each library of a kernel has its own.
+[[maybe_unused]] static thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-template <class Word> inline Word atomicMin(Word* at, Word value) {
+template <class Word> static Word atomicMin(Word* at, Word value) {
   const Word old = *at;
   if (value < old) *at = value;
   return old;
 }
-template <class Word> inline Word atomicMax(Word* at, Word value) {
+template <class Word> static Word atomicMax(Word* at, Word value) {
   const Word old = *at;
   if (value > old) *at = value;
   return old;
 }
+template <class Word> static Word atomicAdd(Word* at, Word value) {
+  const Word old = *at;
+  *at += value;
+  return old;
+}
+template <class Word> static Word atomicXor(Word* at, Word value) {
+  const Word old = *at;
+  *at ^= value;
+  return old;
+}
+template <class Word> static Word __ldcv(const Word* from) { return *from; }
+template <class Word> static Word __ldcs(const Word* from) { return *from; }
+template <class Word> static void __stcs(Word* to, Word value) { *to = value; }
 
-// A load past the caches; the host has nothing to ask for.
-template <class Word> inline Word __ldcv(const Word* from) { return *from; }
-
+#ifdef GATHER_SHIM
 struct LoadRecord {
   std::uint64_t address;
   std::uint32_t warp, instruction, lane, size;
@@ -50,7 +64,6 @@ struct LoadRecord {
 // Where loads are recorded; null while nobody asks for them.
 inline thread_local std::vector<LoadRecord>* load_records = nullptr;
 inline thread_local std::uint32_t load_place = 0;
-
 
 namespace gather {
 
@@ -70,3 +83,4 @@ template <class Word> inline Word load_if(bool wanted, const Word* from) {
 template <class Word> inline void store(Word* to, Word value) { *to = value; }
 
 }  // namespace gather
+#endif

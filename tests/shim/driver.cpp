@@ -4,6 +4,7 @@
 //
 // The bytes around table and output are poisoned: one byte too far is a report, not luck.
 
+#define GATHER_SHIM 1
 #include "cuda_shim.h"
 
 #include KERNEL_FILE

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 _NATIVE = Path(__file__).resolve().parent / "native"
+_SHIM = Path(__file__).resolve().parents[2] / "shim"
 #: What native/kernel_after.h can start.
 _KERNELS = (
     *("gather_kernel", "lookup_kernel", "read_kernel", "chase_kernel"),
@@ -52,8 +53,17 @@ def build(source: str, macros: Iterable[str | tuple[str, str]], cubin: bytes) ->
     defined = ["=".join(m) if isinstance(m, tuple) else m for m in macros]
     with tempfile.TemporaryDirectory(dir=folder) as work:
         unit, made = Path(work, "kernel.cpp"), Path(work, "kernel.so")
-        unit.write_text(f'#include "kernel_before.h"\n{source}\n#include "kernel_after.h"\n')
-        command = ["g++", "-std=c++17", "-O2", "-w", "-shared", "-fPIC", f"-I{_NATIVE}"]
+        unit.write_text(f'#include "cuda_shim.h"\n{source}\n#include "kernel_after.h"\n')
+        command = [
+            "g++",
+            "-std=c++17",
+            "-O2",
+            "-w",
+            "-shared",
+            "-fPIC",
+            f"-I{_NATIVE}",
+            f"-I{_SHIM}",
+        ]
         command += [f"-D{name}" for name in (*defined, *(f"KERNEL_{one}" for one in known))]
         subprocess.run([*command, str(unit), "-o", str(made)], check=True, env=_without_standin())
         made.replace(library)
