@@ -8,10 +8,11 @@ and decides in which thread that happens.
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.kernels.host_gather import HostGather, available_cores, numbers_of_threads
+from gatherbench.kernels.host_gather import Begun, HostGather, available_cores, numbers_of_threads
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.modes import plain_torch
+from gatherbench.kernels.native_threads import NativeThreads
 from gatherbench.kernels.page_cache import SOURCE as MINCORE
 from gatherbench.kernels.page_cache import pages_in_memory
 from gatherbench.strategies.base import (
@@ -36,7 +38,6 @@ from gatherbench.strategies.base import (
     check_ids,
     copied,
 )
-from gatherbench.strategies.behind import Behind
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
 from gatherbench.strategies.host_tuning import EARLIER, TORCH, tuned, way_of
 
@@ -121,6 +122,51 @@ class HostPath(Observed, ABC):
     def close(self) -> None:
         """Join the threads."""
         self.cpu.close()
+
+
+class Behind(threading.Thread):
+    """Runs Python code after gathers by native threads, as soon as the rows of each are complete.
+
+    It waits for one job after another, and takes Python's lock once per job, when it is done.
+
+    The thread ends when the native threads are closed.
+    """
+
+    def __init__(self, native: NativeThreads) -> None:
+        super().__init__(name="gatherbench-fetch", daemon=True)
+        self._native, self._next = native, native.posted
+        self._todo: dict[int, tuple[Begun, Callable[[float], None], Future[None]]] = {}
+        self._turn = threading.Lock()
+        self.start()
+
+    def begin(
+        self, begin: Callable[[], Begun], ended: Callable[[float], None]
+    ) -> Callable[[], None]:
+        """Begin a gather, then call ``ended`` with its seconds; return a call that waits for both.
+
+        That call raises the errors of the gather and of ``ended``.
+        """
+        future = Future[None]()
+        with self._turn:  # else it might be done before its entry is stored
+            begun = begin()
+            self._todo[begun.number] = begun, ended, future
+        return future.result
+
+    def run(self) -> None:
+        while True:
+            self._native.wait(self._next)
+            with self._turn:
+                todo = self._todo.pop(self._next, None)
+            self._next += 1
+            if todo is not None:
+                begun, ended, future = todo
+                try:
+                    ended(begun.result())
+                    future.set_result(None)
+                except BaseException as error:
+                    future.set_exception(error)
+            if not (self._native.usable or self._todo):
+                return
 
 
 class DirectPath(HostPath):

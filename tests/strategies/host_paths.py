@@ -17,11 +17,13 @@ RUNNABLE = [
     for variant in representatives(cls)
     if variant.skip(HOST) is None
 ]
-#: Which rows a policy keeps, and how many, does not change how they are moved.
+#: Which rows a policy keeps, how many, and how many reads are in flight, does not change how rows
+#: are moved.
 MOVERS = [
     param
     for param in RUNNABLE
     if "cached" not in str(param.id) or re.search(r"(presampled|lru|belady),10%", str(param.id))
+    if not re.search(r"disk_direct.*,(8|32),|disk_mmap-(normal|random,cold)", str(param.id))
 ]
 
 

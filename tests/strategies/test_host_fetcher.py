@@ -19,10 +19,9 @@ from gatherbench.kernels.host_gather import HostGather
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import host_fetcher
 from gatherbench.strategies.base import Ticket, check_ids
-from gatherbench.strategies.behind import Behind
 from gatherbench.strategies.buffers import RowBuffer, TicketRing
 from gatherbench.strategies.conformance import open_known
-from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
+from gatherbench.strategies.host_fetcher import Behind, DirectPath, HostFetcher
 from gatherbench.strategies.registry import build
 
 TABLE = torch.arange(3000.0).view(300, 10)
