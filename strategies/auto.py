@@ -370,9 +370,9 @@ class AutoFetcher(Fetcher):
             ends = f"{low:.2f}–{high:.2f}" if math.isfinite(high) else "met once"
             verdict = {"SAME": ", a tie", "AMBIGUOUS": ", not decided"}.get(told.word, "")
             text += f", {told.interval.value:.2f}× ({ends}) over {said(over)}{verdict}"
-        lasted = f"; the search took {race.minibatches} minibatches, {extra_s:.3g} s longer than they"
+        lasted = f"the search took {race.minibatches} minibatches, {extra_s:.3g} s longer than they"
         for metric, unit, value, source in (
-            (f"kept {kept}", "1", 1.0, f"{CLOCK}; {text}{lasted} take with it"),
+            (f"kept {kept}", "1", 1.0, f"{CLOCK}; {text}; {lasted} take with it"),
             ("search_minibatches", "1", race.minibatches, CLOCK),
             ("search_time", "s", time.perf_counter() - race.began, CLOCK),
             ("search_extra_time", "s", extra_s, CLOCK),
