@@ -31,10 +31,6 @@ class Ready(NamedTuple):
     identity: str
 
 
-#: Size of the known copies that decide which sensors the cases read.
-COPIES_MIB = (256.0,)
-
-
 @dataclass(frozen=True)
 class Job:
     """One case to measure, and its circumstances.

@@ -8,7 +8,7 @@ run without a GPU has neither.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -18,13 +18,15 @@ from gatherbench.bench.meters.nvml_device import GpuUnderTest, NvmlDevice, Senso
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuPowerMeter
 from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.trust import SensorCheck, calibrate
-from gatherbench.bench.run.job import CHOICE, COPIES_MIB, Job, outcome
+from gatherbench.bench.run.job import CHOICE, Job, outcome
 from gatherbench.bench.run.part import CALIBRATION_STAGE as STAGE
 from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.untimed import row_of
 from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
+#: The size of the known copies.
+COPY_MIB = 256
 #: How long each source observes each copy: some periods of the slowest of them.
 COPY_S = 1.0
 #: Opening a context raises the clocks; they fall back within seconds.
@@ -76,7 +78,7 @@ def check_sensors(job: Job, out: PartWriter) -> None:
 
     def work() -> None:
         nonlocal choice
-        choice = calibrate_gpu(job.run, out.row, COPIES_MIB).choice
+        choice = calibrate_gpu(job.run, out.row).choice
 
     status, reason = outcome(work)
     if reason is not None:
@@ -86,16 +88,12 @@ def check_sensors(job: Job, out: PartWriter) -> None:
 
 
 def calibrate_gpu(
-    make: RowMaker,
-    emit: Callable[[Row], None],
-    copies_mib: Sequence[float],
-    idle_s: float | None = None,
+    make: RowMaker, emit: Callable[[Row], None], idle_s: float | None = None
 ) -> SensorCheck:
     """Calibrate the current GPU; rows go to ``emit`` as they are known.
 
     Args:
         make, emit: make a row, and receive it.
-        copies_mib: sizes of the known copies; the first decides which sensors to trust.
         idle_s: how long the idle GPU is observed (``None``: :data:`IDLE_S`).
     """
     device = torch.device("cuda", torch.cuda.current_device())
@@ -106,21 +104,14 @@ def calibrate_gpu(
     gpu = GpuUnderTest(uuids, SensorChoice())
     for seen in idle_power(gpu, IDLE_S if idle_s is None else idle_s):
         emit(row_of(seen, make, STAGE))
-    decided: SensorCheck | None = None
-    for mib in copies_mib:
-        try:
-            copier = PinnedCopier(device, int(mib * (1 << 20)))
-            found = calibrate(NvmlDevice(uuids), copier, COPY_S)
-        except SensorUnavailableError as unavailable:
-            emit(make.missing(STAGE, "pcie_ratio", "1", "NVML", unavailable.reason))
-            return decided or SensorCheck(unavailable=unavailable.reason)
-        for row in compared(found, make, mib, suffix=f"_of_{mib:g}_mib" if decided else ""):
-            emit(row)
-        if decided is None:
-            decided = found
-            for row in link_rows(found, make):
-                emit(row)
-    return decided or SensorCheck()
+    try:
+        found = calibrate(NvmlDevice(uuids), PinnedCopier(device, COPY_MIB << 20), COPY_S)
+    except SensorUnavailableError as unavailable:
+        emit(make.missing(STAGE, "pcie_ratio", "1", "NVML", unavailable.reason))
+        return SensorCheck(unavailable=unavailable.reason)
+    for row in (*compared(found, make), *link_rows(found, make)):
+        emit(row)
+    return found
 
 
 def idle_power(gpu: GpuUnderTest, seconds: float) -> Iterator[Reading]:
@@ -140,11 +131,11 @@ def idle_power(gpu: GpuUnderTest, seconds: float) -> Iterator[Reading]:
             yield replace(seen, metric=f"idle_{seen.metric}", source=f"{seen.source}, {said}")
 
 
-def compared(found: SensorCheck, make: RowMaker, mib: float, suffix: str = "") -> Iterator[Row]:
-    """Yield ratio, bytes copied and verdict of every comparison with copies of ``mib`` MiB."""
-    of = f"copies of {mib:g} MiB of pinned memory"
+def compared(found: SensorCheck, make: RowMaker) -> Iterator[Row]:
+    """Yield ratio, bytes copied and verdict of every comparison with the known copies."""
+    of = f"copies of {COPY_MIB} MiB of pinned memory"
     for one in found.comparisons:
-        metric = f"pcie_{one.direction}_ratio{suffix}"
+        metric = f"pcie_{one.direction}_ratio"
         source = f"{one.source}: bytes counted for each byte copied, {of}"
         if isinstance(one.ratio, Reason):
             yield make.missing(STAGE, metric, "1", source, one.ratio)
@@ -152,7 +143,7 @@ def compared(found: SensorCheck, make: RowMaker, mib: float, suffix: str = "") -
         trust = "trusted" if one.trusted else "untrusted"
         yield make.ok(STAGE, metric, "1", one.ratio, f"{source}; {trust}")
         copied = f"{one.source}: bytes copied, {of}"
-        yield make.ok(STAGE, f"pcie_{one.direction}_copied{suffix}", "B", one.copied, copied)
+        yield make.ok(STAGE, f"pcie_{one.direction}_copied", "B", one.copied, copied)
 
 
 def link_rows(found: SensorCheck, make: RowMaker) -> Iterator[Row]:

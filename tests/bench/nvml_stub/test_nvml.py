@@ -482,7 +482,6 @@ def job(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.25)
     case, none = Case(Workload("tiny"), "cpu_gather", "", {}, 0), Path()
     run = RowMaker("run", "abc", "box", "cuda")
-    monkeypatch.setattr(sensor_check, "COPIES_MIB", (256.0, 1.0))
     return Job(case, Measure(), "cuda", run, none, none, tmp_path / "part.jsonl")
 
 
@@ -497,13 +496,10 @@ def test_the_worker_writes_rows_and_a_choice(job, driver):
     assert rows["idle_gpu_temperature"]["value"] == pytest.approx(273.15 + 57)
     assert rows["link_gen_idle"]["value"] == rows["link_gen_loaded"]["value"] == 1
     assert rows["pcie_trusted"]["value"] == 1
-    # By the first size is decided; the others are rows beside it.
-    for suffix, mib in (("", 256), ("_of_1_mib", 1)):
-        ratios = [r for r in records if r.get("metric") == f"pcie_host_to_device_ratio{suffix}"]
-        assert [r["source"].partition(":")[0] for r in ratios] == NAMES
-        assert all(f"copies of {mib} MiB of pinned memory" in r["source"] for r in ratios)
-        assert ratios[0]["value"] == pytest.approx(1)
-    assert "pcie_trusted_of_1_mib" not in rows
+    ratios = [r for r in records if r.get("metric") == "pcie_host_to_device_ratio"]
+    assert [r["source"].partition(":")[0] for r in ratios] == NAMES
+    assert all("copies of 256 MiB of pinned memory" in r["source"] for r in ratios)
+    assert ratios[0]["value"] == pytest.approx(1)
     driver.say({"gpu0.lost": 1})  # a driver that refuses ends the job well
     worker_module.do(Block("check", (job,)))
     *_, answer = read_part(job.part)

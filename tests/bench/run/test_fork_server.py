@@ -79,9 +79,11 @@ def test_what_one_leaves_behind_the_next_does_not_find(server, log):
     assert log.read_text().split() == ["False", "False"]
 
 
-def test_one_that_takes_too_long_is_killed_and_the_server_goes_on(server, log, monkeypatch):
+def test_one_that_takes_too_long_is_killed_and_the_next_goes_on(server, log, monkeypatch):
     """The time is up once it has begun."""
-    clock = SimpleNamespace(monotonic=lambda: 1e9 if log.read_text().endswith("\n") else 0.0)
+    clock = SimpleNamespace(
+        monotonic=lambda: 1e9 if log.read_text().endswith("\n") else 0.0, sleep=time.sleep
+    )
     code = f"import os; print(os.getpid(), flush=True); {FOREVER}"
     with monkeypatch.context() as patch:
         patch.setattr(server_module, "time", clock)
@@ -90,10 +92,9 @@ def test_one_that_takes_too_long_is_killed_and_the_server_goes_on(server, log, m
     with pytest.raises(ProcessLookupError):
         os.kill(int(log.read_text()), 0)
     log.write_text("")
-    run(server, "import os; print(os.getppid())", log)
-    first = log.read_text()
-    run(server, "import os; print(os.getppid())", log)
-    assert log.read_text() == 2 * first
+    for _ in range(2):
+        run(server, "import os; print(os.getppid())", log)
+    assert len(set(log.read_text().split())) == 1, "one server for both"
 
 
 @pytest.mark.parametrize(
@@ -147,20 +148,6 @@ def test_one_that_no_signal_ends_does_not_hold_up_the_next(server, log, monkeypa
         with pytest.raises(TimeoutError):
             run(server, FOREVER, log, seconds=1)
     assert run(server, "pass", log) == 0
-
-
-def test_whoever_waits_may_look_meanwhile(server, log, tmp_path):
-    seen = tmp_path / "seen"
-
-    def look() -> None:
-        if log.read_text() == "half\n":
-            seen.touch()
-
-    code = (
-        "import os, time; print('half', flush=True)\n"
-        f"while not os.path.exists({str(seen)!r}): time.sleep(0.01)"
-    )
-    assert run(server, code, log, look=look) == 0
 
 
 def test_a_server_that_died_takes_its_process_along_and_is_replaced(server, log):

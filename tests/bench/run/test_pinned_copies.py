@@ -79,7 +79,7 @@ def test_the_idle_gpu_is_watched_once_its_context_is_open_and_has_calmed_down(mo
     monkeypatch.setattr(sensor_check, "NvmlDevice", absent)
     monkeypatch.setattr(sensor_check, "PinnedCopier", lambda *_: None)
     rows: list[Row] = []
-    calibrate_gpu(RowMaker("run", "abc", "box", "cuda"), rows.append, [0])
+    calibrate_gpu(RowMaker("run", "abc", "box", "cuda"), rows.append)
     assert log == ["context", "synchronised", sensor_check.SETTLE_S, "idle"]
     assert [row.reason for row in rows] == ["unsupported: none"]
 

@@ -158,6 +158,6 @@ def test_a_case_whose_time_is_up_ends_with_its_ranks(store, server):
             listens.update(of.laddr.ip for of in sockets if of.status == psutil.CONN_LISTEN)
             raise TimeoutError
 
-    (row,) = run(store, server, [case], epochs=5000, look=look)
+    (row,) = run(store, server, [case], epochs=500, look=look)
     assert (row.stage, row.status, row.reason) == ("case", "failed", "timed out after 600 s")
     assert listens == {"127.0.0.1"}
