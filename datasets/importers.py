@@ -18,14 +18,8 @@ from gatherbench.checks import same_nodes
 from gatherbench.datasets import generated, import_files
 from gatherbench.datasets.arrays import LARGEST_ID, class_numbers, expect
 from gatherbench.datasets.columns import edge_keys
-from gatherbench.datasets.dataset import (
-    IMPORTED,
-    DatasetError,
-    DatasetSpec,
-    folder_bytes,
-    not_ours,
-)
-from gatherbench.datasets.files import check_free_space, exclusive
+from gatherbench.datasets.dataset import IMPORTED, DatasetError, DatasetSpec, not_ours
+from gatherbench.datasets.files import exclusive
 from gatherbench.datasets.import_files import EDGE_BYTES, MASKS, Field, Graph
 from gatherbench.datasets.import_options import Import
 from gatherbench.datasets.import_text import read_text
@@ -194,7 +188,6 @@ def _write(options: Import, graph: Graph, folder: Path, progress: Progress) -> N
         relations=relations,
         notes=(*notes, graph.took),
     )
-    check_free_space(folder.parent, folder_bytes(spec), options.name)  # before arrays take memory
     sources = _number(graph, graph.source, f"{options.path}: sources")
     targets = _number(graph, graph.target, f"{options.path}: targets")
     graph.source = graph.target = np.empty(0, np.int32)  # frees a second copy of the edges

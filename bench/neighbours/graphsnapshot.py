@@ -30,7 +30,7 @@ from torch import Tensor
 from gatherbench.bench.plan.doors import OwnSampler
 from gatherbench.bench.sampling.kernels import _GOLDEN, _below, _choose, _mix, _u
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.numba_sampler import NeighborSampler, Targets
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler, Part
 from gatherbench.bench.sampling.sampler import Counted, Tally
 from gatherbench.bench.sampling.splitmix import derive
 
@@ -181,25 +181,18 @@ class SnapshotSampler(NeighborSampler):
         self._now = seeds
         return super().sample(seeds.nodes, seed)
 
-    def _draw_part(
-        self,
-        layer: int,
-        key: np.uint64,
-        targets: Targets,
-        edges: NDArray[np.int64],
-        places: NDArray[np.int64],
-        used: NDArray[np.uint64],
-    ) -> None:
-        policy, now, of = self.policy, self._now, (self._indptr, self._indices, *targets)
+    def _draw_part(self, part: Part) -> None:
+        policy, now = self.policy, self._now
+        of = (self._indptr, self._indices, *part.targets)
         if not self._caches or not isinstance(policy, _FromCaches):  # or while it is made
-            super()._draw_part(layer, key, targets, edges, places, used)
+            super()._draw_part(part)
             return
-        which = 0 if policy.shared else layer
+        which = 0 if policy.shared else part.layer
         cache, drawing = self._caches[which], self._stamp - self._first_stamp
-        keys = (key, np.uint64(derive(now.key, which, drawing, _CACHE)))
+        keys = (part.key, np.uint64(derive(now.key, which, drawing, _CACHE)))
         renewed = (policy.refresh, policy.fetch) if isinstance(policy, OTF) else (0.0, 0.0)
         held = (cache.slots, cache.rows, cache.stamps, cache.turns, self._stamp)
-        _draw_cached(*of, *keys, edges[0], edges[1], used, *held, *renewed)
+        _draw_cached(*of, *keys, part.edges[0], part.edges[1], part.used, *held, *renewed)
 
 
 class _Distinct(Tally):

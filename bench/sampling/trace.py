@@ -11,15 +11,13 @@ a reader never finds half a trace.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from gatherbench.bench.sampling.epoch import batch_seed
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -32,6 +30,8 @@ FILE = "trace.npz"
 #: The number of minibatches of a workload's first epoch that are stored.
 KEPT = 8
 _REMEDY = "delete the folder and draw the trace again"
+#: The exceptions that NumPy, zip and torch raise on a damaged file.
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile)
 
 
 class TraceError(Exception):
@@ -82,9 +82,8 @@ def draw_trace(
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """Minibatches of one epoch; ``len``, ``trace[i]`` and iteration give :class:`MiniBatch`.
+class Trace(list[MiniBatch]):
+    """The stored minibatches, in their order.
 
     Attributes:
         num_nodes: int64 ``[batches, L + 1]``, :attr:`MiniBatch.num_nodes` of each.
@@ -93,9 +92,6 @@ class Trace:
 
     num_nodes: NDArray[np.int64]
     num_edges: NDArray[np.int64]
-    _arrays: Mapping[str, NDArray[Any]]
-    _node_offsets: NDArray[np.int64]
-    _edge_offsets: NDArray[np.int64]
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -104,42 +100,20 @@ class Trace:
         Raises:
             TraceError: the folder is no trace, or its file is damaged.
         """
-        path = folder / FILE
+        path, trace = folder / FILE, cls()
         try:
-            with open_file(path) as file, np.load(file, allow_pickle=False) as found:
-                arrays = {name: found[name] for name in found}
-            nodes, edges = arrays["num_nodes"], arrays["num_edges"]
-            return cls(nodes, edges, arrays, _offsets(nodes[:, -1]), _offsets(edges.ravel()))
+            with open_file(path) as file, np.load(file, allow_pickle=False) as arrays:
+                trace.num_nodes, trace.num_edges = arrays["num_nodes"], arrays["num_edges"]
+                ids = torch.from_numpy(arrays["input_ids"].astype(np.int64))
+                pairs = np.stack([arrays["sources"], arrays["targets"]]).astype(np.int64)
+            lengths = trace.num_edges.ravel().tolist()
+            edges = iter(torch.split(torch.from_numpy(pairs), lengths, dim=1))
+            by_batch = torch.split(ids, trace.num_nodes[:, -1].tolist())
+            for nodes, counts in zip(by_batch, trace.num_nodes.tolist(), strict=True):
+                layers = (next(edges).clone() for _ in range(trace.num_edges.shape[1]))
+                trace.append(MiniBatch(nodes.clone(), tuple(layers), tuple(counts)))
         except FileNotFoundError:
             raise TraceError(f"{path} is missing: {folder} is no trace; {_REMEDY}") from None
-        except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile):
+        except _DAMAGED:
             raise TraceError(f"{path} is damaged; {_REMEDY}") from None
-
-    def __len__(self) -> int:
-        return len(self.num_nodes)
-
-    def __getitem__(self, i: int) -> MiniBatch:
-        """Return minibatch ``i`` as it was drawn; ``IndexError`` past the end."""
-        layers = self.num_edges.shape[1]
-        ids, edges = self.input_ids(i), []
-        for layer in range(i * layers, (i + 1) * layers):
-            columns = slice(self._edge_offsets[layer], self._edge_offsets[layer + 1])
-            pair = np.empty((2, columns.stop - columns.start), np.int64)
-            pair[0] = self._arrays["sources"][columns]
-            pair[1] = self._arrays["targets"][columns]
-            edges.append(torch.from_numpy(pair))
-        return MiniBatch(ids, tuple(edges), tuple(int(n) for n in self.num_nodes[i]))
-
-    def __iter__(self) -> Iterator[MiniBatch]:
-        return (self[i] for i in range(len(self)))
-
-    def input_ids(self, i: int) -> Tensor:
-        """Return the node ids whose rows minibatch ``i`` needs, int64 ``[B]``."""
-        if not 0 <= i < len(self):
-            raise IndexError(f"trace[{i}]: it has minibatches 0..{len(self) - 1}")
-        flat = self._arrays["input_ids"][self._node_offsets[i] : self._node_offsets[i + 1]]
-        return torch.from_numpy(flat.astype(np.int64))
-
-
-def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        return trace

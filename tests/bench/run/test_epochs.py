@@ -94,7 +94,7 @@ def test_the_first_set_is_the_trace(make_job):
     job = make_job()
     trace = Trace.open(job.trace)
     epochs = Epochs(job, open_dataset(job.dataset), trace)
-    assert of(epochs.measured(0)) == numbers(trace.input_ids(number) for number in range(5))
+    assert of(epochs.measured(0)) == numbers(trace[number].input_ids for number in range(5))
 
 
 @pytest.mark.parametrize("sampler", ["", "gatherbench.bench.neighbours.graphsnapshot:OTF"])

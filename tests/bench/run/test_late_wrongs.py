@@ -261,7 +261,7 @@ def test_the_fetcher_that_the_wrong_ones_spoil_is_right(make_job, monkeypatch):
     job = make_job()
     rows = measured(job, Right, monkeypatch)
     trace, warm_up = Trace.open(job.trace), sizes_of(job, 2)
-    sizes = [len(trace.input_ids(i)) for i in range(EPOCH)]
+    sizes = [len(trace[i].input_ids) for i in range(EPOCH)]
     (compared,) = [r.value for r in rows if (r.stage, r.metric) == ("check", "rows")]
     # In full: two minibatches, the warm-up, and five after the last epoch; of two timed epochs
     # three minibatches each, of which every n-th row is looked at, n = rows // 32.

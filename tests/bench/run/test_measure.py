@@ -176,7 +176,7 @@ def test_a_case_on_the_host_says_where_its_table_lies_and_what_it_cannot_read(ma
     (source,) = [r.source for r in rows if r.metric == "table_load_time"]
     assert source.endswith("copied into anonymous memory")
     trace = Trace.open(job.trace)
-    fetched = sum(len(trace.input_ids(i)) for i in range(len(trace)))
+    fetched = sum(len(trace[i].input_ids) for i in range(len(trace)))
     assert value(rows, "fetch", "payload", 0) == fetched * 33 * 4
     absent = [r for r in rows if r.stage == "epoch" and r.value is None]
     assert absent, "this machine reads every sensor there is?"
@@ -262,7 +262,7 @@ def test_fresh_minibatches_are_others_in_each_epoch_and_the_same_for_all(make_jo
     assert fetched == again
     warm, warmer, one, two = again
     trace = Trace.open(job.trace)
-    assert one == [trace.input_ids(i).tolist() for i in range(len(trace))]
+    assert one == [trace[i].input_ids.tolist() for i in range(len(trace))]
     every = [tuple(ids) for epoch in (warm, warmer, one, two) for ids in epoch]
     assert len(set(every)) == len(every) == 4 * 5
 
@@ -275,7 +275,7 @@ def test_what_may_be_learned_from_is_not_what_is_measured(make_job):
     assert earlier is not None
     drawn = [[tuple(ids.tolist()) for ids in earlier(epoch)] for epoch in (0, 1, 0)]
     trace = Trace.open(job.trace)
-    measured_ids = {tuple(trace.input_ids(i).tolist()) for i in range(len(trace))}
+    measured_ids = {tuple(trace[i].input_ids.tolist()) for i in range(len(trace))}
     assert drawn[0] == drawn[2] != drawn[1]
     assert len(drawn[0]) == -(-len(dataset.train_ids) // 32)  # not cut after 5 minibatches
     assert not measured_ids & {*drawn[0], *drawn[1]}
