@@ -33,6 +33,13 @@ _COUNTS = {
     "page_faults_major": "ru_majflt",
 }
 _SYSTEM = ("system_cpu_busy", "system_cpu_steal")
+_SOURCES = {
+    **dict.fromkeys(
+        CORE_SECONDS, "getrusage(self, ended children) + psutil.cpu_times(live children)"
+    ),
+    **dict.fromkeys(_COUNTS, "getrusage(self, ended children)"),
+    **dict.fromkeys(_SYSTEM, "psutil.cpu_times, every core of the host"),
+}
 _WENT_BACK = unsupported("the counter went backwards, a process left the tree during the window")
 _NO_TICK = Reason("too_short", "/proc/stat did not advance (tick: 10 ms)", "use longer epochs")
 _NO_PEAK = unsupported("this kernel reports no VmHWM", "run on Linux with /proc mounted")
@@ -84,14 +91,7 @@ class CpuMeter(Meter):
         if busy + steal + idle > 0:
             used |= dict(zip(_SYSTEM, (busy, steal), strict=True))
         since = "over the window" if self._reset else "since process start, it cannot be reset here"
-        self.sources = {
-            **dict.fromkeys(
-                CORE_SECONDS, "getrusage(self, ended children) + psutil.cpu_times(live children)"
-            ),
-            **dict.fromkeys(_COUNTS, "getrusage(self, ended children)"),
-            **dict.fromkeys(_SYSTEM, "psutil.cpu_times, every core of the host"),
-            "peak_rss": f"/proc/self/status VmHWM, {since}",
-        }
+        self.sources = {**_SOURCES, "peak_rss": f"/proc/self/status VmHWM, {since}"}
         # The clocks count microseconds; the rest is binary rounding.
         numbers = {m: round(float(v), 6) for m, v in used.items()}
         found: Window = {m: _WENT_BACK if v < 0 else v for m, v in numbers.items()}

@@ -92,24 +92,12 @@ class ThreadMeter(Meter):
         return {**used_s}
 
 
-def pool_cpu_s() -> dict[int, float]:
-    """Return the CPU seconds of each live thread of an OpenMP pool, torch's or another's.
-
-    These are the threads that Python did not start and that inherit their starter's name; threads
-    of the built-in gather, autograd, CUDA's driver and io_uring have names of their own.
-    """
-    known, names = _groups_of_threads(), _names_of_threads()
-    inherited = {names[thread] for thread in known if thread in names}
-    clocks = _read_clocks()[0]
-    return {
-        thread: clocks[thread]
-        for thread, name in names.items()
-        if thread not in known and name in inherited and thread in clocks
-    }
-
-
 def _names_of_threads() -> dict[int, str]:
-    """Return the kernel's name of each live thread of this process, by its number."""
+    """Return the kernel's name of each live thread of this process, by its number.
+
+    Threads of an OpenMP pool inherit their starter's; those of the built-in gather, autograd,
+    CUDA's driver and io_uring have names of their own.
+    """
     names = {}
     for task in _TASKS.iterdir():
         with suppress(OSError):  # it has ended since it was listed

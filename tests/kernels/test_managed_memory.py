@@ -60,17 +60,6 @@ def test_each_core_that_the_process_may_use_brings_pages_in(cuda, monkeypatch):
     assert asked == [5]
 
 
-@pytest.mark.parametrize("given", [None, "9"])
-def test_every_page_is_brought_in_whoever_has_which_piece(cuda, monkeypatch, given):
-    """Pieces of two pages for each core, within those for which memory is waited for, if it is."""
-    if given:
-        monkeypatch.setenv(host_memory.MEMORY_VARIABLE, given)
-    monkeypatch.setattr(host_memory, "_TOUCH_BYTES", 5 * 4096)
-    monkeypatch.setattr(host_memory, "_WRITTEN_BYTES", 2 * 4096)
-    for size in (4096, 12 * 4096 + 1):
-        assert not bool(managed_table((size, 1), torch.uint8).any())
-
-
 @pytest.mark.parametrize(
     "left_out", ["SetPreferredLocation", "SetAccessedBy", "nothing", "advice for a part"]
 )

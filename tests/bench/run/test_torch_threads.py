@@ -19,12 +19,19 @@ from . import fakes
 PROCESS = """
 import time
 import numpy as np, torch
-from gatherbench.bench.meters.threads import pool_cpu_s
+from gatherbench.bench.meters import threads
 from gatherbench.strategies.base import copied
 from gatherbench.strategies.cpu_gather import CpuGather
 torch.set_num_threads(2)
 ones = torch.ones(1 << 20)
 ones.add(1).exp()
+
+def pool_cpu_s():  # CPU seconds of each thread of an OpenMP pool: it has its starter's name
+    known, names = threads._groups_of_threads(), threads._names_of_threads()
+    inherited = {names[thread] for thread in known if thread in names}
+    clocks = threads._read_clocks()[0]
+    pool = (one for one, name in names.items() if one not in known and name in inherited)
+    return {one: clocks[one] for one in pool if one in clocks}
 
 def asleep():  # what each thread of the pool has used, once all of them sleep
     states = {"R"}
