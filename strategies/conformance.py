@@ -229,8 +229,10 @@ def _check_told_later(fetcher: Fetcher, table: Tensor, ids: object, what: str) -
 
 @_check
 def check_bad_tables(strategy: Strategy, device: torch.device) -> None:
-    """Tables that cannot be read row by row, and devices without a path, are refused; one without
-    rows serves empty ids alone."""
+    """Tables that cannot be read row by row, and devices without a path, are refused.
+
+    A table without rows serves empty ids alone.
+    """
     good = torch.zeros(4, 6)
     bad: list[tuple[str, type[Exception], object]] = [
         ("a list as table", TypeError, [[1.0]]),
@@ -256,10 +258,9 @@ def check_bad_tables(strategy: Strategy, device: torch.device) -> None:
 
 @_check
 def check_data_path(strategy: Strategy, device: torch.device) -> None:
-    """The declared bytes fit the batch: payload exact, nothing negative, every row from somewhere;
-    and what the path counts while it fetches is what it declared.
+    """The declared bytes fit the batch: payload exact, nothing negative, every row from somewhere.
 
-    A minibatch of distinct rows cannot take more of them from GPU memory than the strategy declares
+    What the path counts while it fetches is what it declares. A minibatch of distinct rows cannot take more of them from GPU memory than the strategy declares
     to keep there. The path declares the knowledge that it uses, and only one that is never ranked
     may know the measured minibatches.
     """
