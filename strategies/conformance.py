@@ -260,9 +260,9 @@ def check_bad_tables(strategy: Strategy, device: torch.device) -> None:
 def check_data_path(strategy: Strategy, device: torch.device) -> None:
     """The declared bytes fit the batch: payload exact, nothing negative, every row from somewhere.
 
-    What the path counts while it fetches is what it declares. A minibatch of distinct rows cannot take more of them from GPU memory than the strategy declares
-    to keep there. The path declares the knowledge that it uses, and only one that is never ranked
-    may know the measured minibatches.
+    What the path counts while it fetches is what it declares. A minibatch of distinct rows cannot
+    take more of them from GPU memory than the strategy declares to keep there. The path declares
+    the knowledge that it uses, and only one that is never ranked may know the measured minibatches.
     """
     row_bytes, known = 129, known_of(strategy, NUM_ROWS)
     names, batches = zip(*id_patterns(NUM_ROWS), strict=True)
