@@ -1,11 +1,9 @@
 """Predict an epoch in closed form: the parts of a minibatch, and how they overlap in a period.
 
-One description serves every strategy. The load has the differences: who moves the bytes, and how
-many minibatches ahead. The order of events is that of ``bench/run/loop.py`` on a GPU: one thread of
-the host draws a minibatch, starts its fetch and issues its training. A step ends when the host has
-issued it and the GPU has done its work; a minibatch that the GPU draws follows the previous step.
-The host waits for rows if the driver stages them, or if the training's edges are copied after them
-from host memory. An epoch is its first minibatch alone and a period for each other one.
+The order of events is that of ``bench/run/loop.py`` on a GPU: one thread of the host draws a
+minibatch, starts its fetch and issues its training. A step ends when the host has issued it and the
+GPU has done its work; a minibatch that the GPU draws follows the previous step. The host waits for
+rows if the driver stages them, or if the training's edges are copied after them from host memory.
 """
 
 from __future__ import annotations
@@ -54,7 +52,6 @@ def predict_batches(
 
     Raises:
         ValueError: no minibatch or no GPU.
-        ProfileError: the profile has only a range of a constant that this needs.
     """
     if min(batches, gpus) < 1:
         raise ValueError("an epoch needs at least one minibatch and one GPU")

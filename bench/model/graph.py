@@ -1,8 +1,7 @@
 """Predict epochs on a graph from its size alone.
 
 A minibatch is drawn by the law of the hashed graphs (``datasets/hashed.py``): in-degrees follow
-Pareto's law, and a small rank is an in-neighbour more often than a large one. The strategies then
-declare the cost of its rows. Every number is extrapolated from that law.
+Pareto's law, and a small rank is an in-neighbour more often than a large one.
 """
 
 from __future__ import annotations
@@ -92,10 +91,7 @@ class Shape:
 
 
 def draw(shape: Shape, workload: Workload) -> tuple[NDArray[np.int64], list[int], list[int]]:
-    """Draw a minibatch: ranks of its nodes in the order found, nodes and edges of each layer.
-
-    The node of rank 0 is the most frequent in-neighbour. Repeated edges count each time.
-    """
+    """Draw a minibatch: ranks (0: the most wanted) of its nodes, nodes and edges of each layer."""
     rng = np.random.default_rng(0)
     least = (1 - 1 / ALPHA) * shape.edges / shape.nodes
     found = np.unique(rng.integers(0, shape.nodes, workload.batch_size))

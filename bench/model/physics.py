@@ -1,10 +1,9 @@
 """Compute the time of each part of a minibatch alone, from its load and a profile's constants.
 
-The load comes from a strategy's ``DataPath`` and its declared overlap, from the request accounting
-of the kernels, from the trace, and from the model's operation counts; never from a strategy's name.
-A time is the slowest of several limits: bytes on the link with their headers, requests in flight
-over the round trip (Little's law), the measured rates at which multiprocessors read and change
-pages, cores, host memory, reads and bytes of a disk. The slowest limit is the bound.
+The load comes from what a case declares, never from a strategy's name. A time is the slowest of
+several limits: bytes on the link with their headers, requests in flight over the round trip
+(Little's law), the measured rates at which multiprocessors read and change pages, cores, host
+memory, reads and bytes of a disk. The slowest limit is the bound.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ SMALL_READ = 64
 
 @dataclass(frozen=True, slots=True)
 class MinibatchLoad:
-    """An average minibatch of an epoch with one strategy; means may be fractions.
-
-    The fields down to ``managed_page_visits`` have the names of a ``DataPath``.
-    """
+    """An average minibatch of an epoch; fields to ``managed_page_visits`` are a ``DataPath``'s."""
 
     payload_bytes: float
     cpu_read_bytes: float = 0.0
@@ -84,10 +80,7 @@ class MinibatchLoad:
 
 
 def load_of(path: DataPath, share: float = 1.0, **facts: Any) -> MinibatchLoad:
-    """Return the average minibatch: ``share`` of ``path``, which is the sum of all.
-
-    ``facts`` are the other fields of the load. Payload that crosses no link is in GPU memory.
-    """
+    """Return ``share`` of ``path``, which is the sum of all; ``facts``: the load's other fields."""
     mean: dict[str, Any] = {f.name: getattr(path, f.name) for f in fields(DataPath)}
     requests, gpu_share = mean.pop("gpu_requests"), mean.pop("gpu_share")
     del mean["gpu_memory_bytes"], mean["peer_bytes"]
@@ -111,31 +104,23 @@ class Part:
         return not math.isnan(self.seconds)
 
 
-def unknown(*why: str) -> Part:
-    """Return a part with an unknown time, for these reasons."""
-    return Part(math.nan, unknown=why)
-
-
 def at_rate(bound: str, amount: float, profile: LinkProfile, key: str, at: float = 0.0) -> Part:
     """Return the time of an amount at a rate of the profile."""
     return Part(amount / profile.number(key, at), bound, profile.why(key))
 
 
-def slowest(*limits: Part) -> Part:
-    """Return the longest of several lower bounds of one time, and a remark for each unknown one."""
+def slowest(*limits: Part, all_known: bool = False) -> Part:
+    """Return the longest of several lower bounds of one time, and a remark for each unknown one.
+
+    Without a known one the time is unknown; with ``all_known``, if any is unknown.
+    """
     known = [one for one in limits if one.known]
     missing = merged(one.unknown for one in limits)
-    if not known:
-        return unknown(*missing)
+    if not known or (all_known and len(known) < len(limits)):
+        return Part(math.nan, unknown=missing)
     left_out = (f"a limit is not known and left out: {text}" for text in missing)
     longest = max(known, key=lambda one: one.seconds)
     return replace(longest, unknown=(), remarks=merged([longest.remarks, left_out]))
-
-
-def all_known(*limits: Part) -> Part:
-    """Return :func:`slowest` of limits, or an unknown time if one of them is unknown."""
-    missing = merged(one.unknown for one in limits if not one.known)
-    return unknown(*missing) if missing else slowest(*limits)
 
 
 def in_turn(*parts: Part) -> Part:
@@ -169,7 +154,7 @@ def link_time(requests: Mapping[float, float], profile: LinkProfile) -> Part:
     """
     names = [f"link.{n}" for n in ("raw_rate", "dllp_share", "header", "framing", "max_payload")]
     if missing := profile.why(*names):
-        return unknown(*missing)
+        return Part(math.nan, unknown=missing)
     raw, dllp, header, framing, payload = map(profile.number, names)
     wire = sum(
         count * (size + math.ceil(size / payload) * (header + framing))
@@ -184,7 +169,8 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     The time of small reads is unknown from the link alone, which would make them far too fast.
     """
     if load.gpu_requests is None:
-        return unknown("requests on the link: not accounted for this path")
+        why = "requests on the link: not accounted for this path"
+        return Part(math.nan, unknown=(why,))
     largest = profile.number("link.max_request", otherwise=math.inf)
     requests = split_requests(load.gpu_requests, largest)
     asked, count = sum(load.gpu_requests.values()), sum(requests.values())
@@ -198,7 +184,8 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     )
     if read_bytes < SMALL_READ * asked and not by_requests.known and not pages.known:
         why = f"reads of {read_bytes / asked:.0f} B on average, bound by how many are in flight"
-        return unknown(*(f"{why} ({one})" for one in by_requests.unknown))
+        reasons = tuple(f"{why} ({one})" for one in by_requests.unknown)
+        return Part(math.nan, unknown=reasons)
     name, span = "reads by multiprocessors", load.table_bytes
     limits = [link_time(requests, profile), by_requests]
     limits += [at_rate(name, read_bytes, profile, "read.roof", span), pages]
@@ -212,7 +199,7 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
 def _visits(visits: float | None, key: str, load: MinibatchLoad, profile: LinkProfile) -> Part:
     """Return the time in which the GPU goes from page to page in one kind of memory."""
     if visits is None:
-        return unknown("page visits: not counted")
+        return Part(math.nan, unknown=("page visits: not counted",))
     if not visits:
         return Part(0.0, "page visits")
     return at_rate("page visits", visits, profile, key, load.table_bytes)
@@ -248,7 +235,8 @@ def engine_copy(num_bytes: float, profile: LinkProfile, copies: float = 0.0) -> 
     )
     if not copies:
         return carried
-    return all_known(carried, at_rate("copy engine (copies)", copies, profile, "copy.batched"))
+    each = at_rate("copy engine (copies)", copies, profile, "copy.batched")
+    return slowest(carried, each, all_known=True)
 
 
 def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
@@ -258,12 +246,12 @@ def disk_read(load: MinibatchLoad, profile: LinkProfile) -> Part:
     """
     if load.disk_bytes is None or load.disk_requests is None:
         why = "what is read off the disk: the page cache decides that, and nobody counts it before"
-        return unknown(why)
+        return Part(math.nan, unknown=(why,))
     depth = min(load.disk_depth, max(1.0, load.disk_requests))
     requests, num_bytes = load.gpus * load.disk_requests, load.gpus * load.disk_bytes
     reads = at_rate("disk (reads a second)", requests, profile, "disk.iops", depth)
     long_reads = at_rate("disk (bytes)", num_bytes, profile, "disk.bandwidth")
-    return slowest(reads, long_reads) if reads.known else unknown(*reads.unknown)
+    return slowest(reads, long_reads) if reads.known else reads
 
 
 def cpu_gather(load: MinibatchLoad, profile: LinkProfile) -> Part:
@@ -285,7 +273,7 @@ def staged_copy(load: MinibatchLoad, profile: LinkProfile) -> Part:
     moved = load.cpu_read_bytes + load.cpu_write_bytes + staged + load.copy_engine_bytes
     by_cpu = at_rate("cpu", load.pageable_bytes, profile, "copy.pageable")
     gather = _on_cpu(by_cpu, moved, load, profile)
-    return all_known(gather, engine_copy(load.copy_engine_bytes, profile))
+    return slowest(gather, engine_copy(load.copy_engine_bytes, profile), all_known=True)
 
 
 def _on_cpu(cores: Part, moved: float, load: MinibatchLoad, profile: LinkProfile) -> Part:
@@ -334,7 +322,7 @@ def training(load: MinibatchLoad, profile: LinkProfile) -> Part:
         at_rate("GPU memory", cost.memory_bytes, profile, "gpu.memory_rate"),
         Part(launched, "kernel launches", profile.why("gpu.launch")),
     ]
-    step = all_known(*limits)
+    step = slowest(*limits, all_known=True)
     if not step.known:
         return step
     if issuing(load, profile) > step.seconds:

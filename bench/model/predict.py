@@ -1,11 +1,8 @@
-"""Predict a run's epochs on another machine from the run's own rows.
-
-Each series becomes a load from its case's declarations and from those measurements of the run's
-host that replace constants missing in the profile. Predictions are rows again.
-"""
+"""Predict a run's epochs on another machine from its cases' declarations, as rows again."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -32,14 +29,9 @@ from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.registry import build
 
-
-def _declared(stage: str, metric: str, unit: str) -> str:
-    return Column(stage, metric, unit, declared=True).name
-
-
 #: Columns of a case's declarations, by the field of a data path or of the training's cost.
-_PATH = {name: _declared("fetch", metric, "B") for name, metric in PATH_METRICS.items()}
-_TRAINING = {name: _declared("train", *told) for name, told in TRAINING_METRICS.items()}
+_PATH = {n: Column("fetch", metric, "B", declared=True).name for n, metric in PATH_METRICS.items()}
+_TRAINING = {n: Column("train", *m, declared=True).name for n, m in TRAINING_METRICS.items()}
 #: Declarations that a prediction requires (``bench/run/declared_rows.py``).
 _NEEDED = {f"declared_{name}" for name in ("payload_bytes", "row_bytes", "gpu_table_bytes")}
 _NEEDED |= {f"declared_{n}" for n in ("lookahead", "gpu_share", "sample_minibatches")}
@@ -89,12 +81,15 @@ def series_of(run: Run) -> list[Series]:
     failed = run.reasons[(run.reasons["status"] == "failed") & (run.reasons["rank"] < 0)]
     failed = failed[failed["column"].isin([*checks, STRAYED])]
     wrong = failed.groupby(KEYS)["reason"].first()
-    declared, measured = declared_facts(run), _measured(run)
+    lasts, measured = run.declared.groupby(KEYS).last(), _measured(run)
+    declared: dict[Any, Any] = {key: one.dropna().to_dict() for key, one in lasts.iterrows()}
     planned = {(c["workload"], c["strategy"], c["variant"]): c for c in run.plan["cases"]}
     found = []
     for key, case in planned.items():
         fields, facts = run.plan["workloads"][key[0]], declared.get(key, {})
-        ranks, strategy = ranks_of(fields), _strategy_of(case)
+        ranks, strategy = ranks_of(fields), None
+        with contextlib.suppress(ValueError):  # of a missing package, or of another version
+            strategy = build(str(case["strategy"]), case.get("params"))
         known = facts.keys() >= _NEEDED and facts["declared_sample_minibatches"] > 0
         known = known and key[0] in tables
         missing = ""
@@ -127,20 +122,9 @@ def series_of(run: Run) -> list[Series]:
 
 
 def refusal(strategy: Strategy) -> Reason | None:
-    """Return why the strategy runs on no machine's GPU, or ``None`` if it can run on one.
-
-    The strategy's check gets a fictitious GPU; a missing device is no reason.
-    """
+    """Return why the strategy runs on no machine's GPU; a missing one here is no reason."""
     reason = strategy.skip(_NOWHERE)
     return None if reason is None or reason.kind == "no_device" else reason
-
-
-def _strategy_of(case: Mapping[str, Any]) -> Strategy | None:
-    """Build a case's strategy; ``None``: it is of a missing package or another version."""
-    try:
-        return build(str(case["strategy"]), case.get("params"))
-    except ValueError:
-        return None
 
 
 def declared_load(declared: Mapping[str, float], table_bytes: float) -> MinibatchLoad:
@@ -173,17 +157,10 @@ def declared_load(declared: Mapping[str, float], table_bytes: float) -> Minibatc
     )
 
 
-def declared_facts(run: Run) -> dict[SeriesName, dict[str, float]]:
-    """Return series → column → its declaration of an epoch, for all ranks."""
-    said = run.declared.groupby(KEYS).last()
-    return {key: of.dropna().to_dict() for key, of in said.iterrows()}  # type: ignore[misc]
-
-
 def _measured(run: Run) -> dict[str, tuple[float, str]]:
     """Return workload → seconds an epoch to draw its minibatches, and a remark on them.
 
-    The run's own time is used, the slowest rank's, because a profile's rate may be another
-    program's and is of its processor. Noisy cases count if a workload has no others.
+    The slowest rank's count, and noisy cases only if a workload has no others.
     """
     epochs = run.epochs.reindex(columns=["workload", "basis", "rank", "noisy", "sample_s"])
     epochs = epochs[(epochs["basis"] == "measured") & (epochs["rank"] < 0)]
@@ -199,35 +176,26 @@ def _measured(run: Run) -> dict[str, tuple[float, str]]:
 
 def _why(run: Run, key: SeriesName) -> str:
     """Return why a series declared too little."""
-    ended, told = (
-        of[(of[KEYS] == list(key)).all(axis=1)] for of in (run.ended.reset_index(), run.reasons)
-    )
-    if len(said := ended["reason"].dropna()):
-        return f"the case did not get so far: {said.iloc[0]}"
-    told = told[told["column"].isin((_TRAINING["operations"], _PATH["payload_bytes"]))]
-    if len(undeclared := told["reason"].dropna()):
-        return str(undeclared.iloc[0])
+    tables = (run.ended.reset_index(), run.reasons)
+    ended, reasons = (table[(table[KEYS] == list(key)).all(axis=1)] for table in tables)
+    if len(failed := ended["reason"].dropna()):
+        return f"the case did not get so far: {failed.iloc[0]}"
+    undeclared = reasons["column"].isin((_TRAINING["operations"], _PATH["payload_bytes"]))
+    if len(why := reasons[undeclared]["reason"].dropna()):
+        return str(why.iloc[0])
     if ended.empty:
         return "the case has not been run; --resume completes it"
     return "the case declares too little: an old run"
 
 
 def profile_of(run: Run) -> LinkProfile | None:
-    """Return the profile of the run's predictions, if any.
-
-    Raises:
-        ProfileError: its file cannot be read.
-    """
+    """Return the profile of the run's predictions, if any, as :func:`load_profile` does."""
     file = RunStore(run.folder).profile_file
     return load_profile(file) if file.is_file() else None
 
 
 def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, EpochPrediction]]:
-    """Predict every series of the run on the machine of ``profile``.
-
-    Series are in the order of the plan, with as many GPUs as a workload has ranks. A series that
-    runs on no GPU, or declares too little, is unknown.
-    """
+    """Predict every series of the run on a machine with as many GPUs as its workload has ranks."""
     found = []
     for one in series_of(run):
         epoch = EpochPrediction(unknown=(one.missing,))
@@ -240,10 +208,8 @@ def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, EpochPredi
 def predict(run: Run, profile: LinkProfile) -> list[Row]:
     """Return predictions as rows: ``basis`` predicted, ``machine`` the profile's name, repeat 0.
 
-    Each series has the ``wall_time`` of ``epoch``, ``sample``, ``fetch`` and ``train`` (training,
-    and its waits: they add up to the epoch), and in ``fetch`` the times of disk, gathering and
-    transfer alone. An unknown value is a row with the reason. ``borrowed`` names stages whose time
-    the run measured.
+    ``sample``, ``fetch`` and ``train`` (training, and its waits for them) add up to ``epoch``. An
+    unknown value has a reason. ``borrowed`` names stages whose time the run measured.
     """
     commits = [*run.epochs["commit"][-1:], *run.cases["commit"][-1:]]
     rows: list[Row] = []

@@ -2,11 +2,7 @@
 
 A constant that nobody has published or measured has no value, and its source says why: predictions
 that need it are unknown. Where only a range is known there is a profile for each end. A profile is
-a TOML file, a shipped one by its name, one of the user's own by its path:
-
-[link]
-raw_rate = { value = 31.51e9, unit = "B/s", source = "PCIe 4.0 x16 after 128b/130b" }
-round_trip = { unit = "s", source = "not published: why there is no value" }
+a TOML file, a shipped one by its name, one of the user's own by its path.
 """
 
 from __future__ import annotations
@@ -132,12 +128,6 @@ class LinkProfile:
     description: str
     constants: Mapping[str, Constant] = field(hash=False)
 
-    @classmethod
-    def blank(cls, name: str, description: str, why: str) -> Self:
-        """Return a machine without values, for this reason."""
-        nothing = {key: Constant(unit=spec.unit, source=why) for key, spec in SPECS.items()}
-        return cls(name, description, nothing)
-
     def __getitem__(self, key: str) -> Constant:
         """Return the constant of this key, e.g. ``link.raw_rate``."""
         return self.constants[key]
@@ -156,11 +146,7 @@ class LinkProfile:
         return tuple(f"{key}: {self[key].source}" for key in keys if self[key].value is None)
 
     def with_constant(self, key: str, value: Value, source: str) -> Self:
-        """Return the same machine with one constant replaced, checked as in a file.
-
-        Raises:
-            ProfileError: the key is unknown, or the value is invalid for it.
-        """
+        """Return the same machine with one constant replaced, checked as in a file."""
         if key not in SPECS:
             raise ProfileError(
                 f"profile {self.name}: unknown constant {key!r}{nearest(key, SPECS)}"

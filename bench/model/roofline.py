@@ -1,9 +1,7 @@
 """Compare a run with the link's limits and with the model.
 
-The roofline shows the rows that cross the link per second, and three limits of the machine: the
-copy engine's peak, the multiprocessors' best rate from a table of that span, and the raw link. A
-strategy that hides its fetches behind training is measured over the whole epoch: its percentage is
-then a lower bound of the link's use. Rows off a disk have a fourth limit: its reads and bytes.
+A strategy that hides its fetches behind training is measured over the whole epoch: its percentage
+is then a lower bound of the link's use.
 """
 
 from __future__ import annotations
@@ -33,10 +31,7 @@ ERROR_OF_RATIOS = {True: 1.16, False: 2.36}
 
 
 def roofs(profile: LinkProfile, table_bytes: float) -> dict[str, float]:
-    """Return the limits for a table of this span by :data:`ROOFS`, B/s of payload; NaN: unknown.
-
-    Multiprocessors read whole lines of 128 B.
-    """
+    """Return the limits for a table of this span by :data:`ROOFS`, B/s of payload; NaN: unknown."""
     lines = MinibatchLoad(_GIB, gpu_link_read_bytes=_GIB, gpu_requests={128: _GIB / 128})
     reads = gpu_reads(replace(lines, table_bytes=table_bytes), profile)
     copied = engine_copy(_GIB, profile)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pandas as pd
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
-from gatherbench.bench.model.profile import LinkProfile, ProfileError, Value
+from gatherbench.bench.model.profile import SPECS, Constant, LinkProfile, ProfileError, Value
 from gatherbench.bench.probe.gathers import OUR_BEST
 from gatherbench.bench.probe.host import LONG_DEPTH, LONG_READ_BYTES, READ_BYTES
 from gatherbench.bench.probe.machine import Facts
@@ -58,7 +58,8 @@ def profile_of(known: pd.DataFrame, facts: Facts, base: LinkProfile | None = Non
     """
     if base is None:
         why = "not measured" if facts.gpus else "no_device: measured without a GPU"
-        base = LinkProfile.blank(facts.machine, facts.description, why)
+        nothing = {key: Constant(unit=spec.unit, source=why) for key, spec in SPECS.items()}
+        base = LinkProfile(facts.machine, facts.description, nothing)
     else:
         text = f"{facts.description}; what was not measured is {base.name}'s"
         base = replace(base, name=f"{facts.machine}+{base.name}", description=text)

@@ -117,6 +117,6 @@ def noise(run: Run) -> str:
     if load.empty:
         return ""
     return (
-        f"other work had up to {load.max():.1f} cores of the host beside {len(load)} of"
-        f" {len(other_load(run))} cases"
+        f"other work had up to {load.max():.1f} cores of the host while {len(load)} of"
+        f" {len(other_load(run))} cases ran"
     )

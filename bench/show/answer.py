@@ -220,32 +220,32 @@ def _cautions(run: Run) -> Iterator[str]:
         yield f"Busy machine: {busy}. Nothing is decided; measure again on an idle machine"
     single = sum(found.repeats == 1 for found in epoch_intervals(run).values())
     if single:
-        yield f"Too few repeats: of {single} series one, which does not tell how processes differ"
+        yield f"Too few repeats: {single} series have one, which does not tell how processes differ"
     if (waiting := Waiting.of(run.env)).passive:
         why = f", because {waiting.reason}" if waiting.reason else ""
         yield (
-            f"Threads waited passively{why}: with threads that spin, the default of an idle"
-            " machine, epochs are others"
+            f"Threads waited passively{why}: epochs differ from those with threads that spin, the"
+            " default of an idle machine"
         )
     yield from small_pages(run)
     if counts["ok"] and not run.has_gpu:
         yield "Host memory only. These are not GPU results: run `make bench` on the GPU machine"
     if cut := int(((run.reasons["source"] == CUT_OFF) & (run.reasons["rank"] < 0)).sum()):
         yield (
-            f"Cut off: of {cut} case{'s' * (cut > 1)} the whole blocks count, whose rows were"
-            " compared in each epoch, but not after the last one"
+            f"Cut off: {cut} case{'s' * (cut > 1)}. Their whole blocks count: rows were compared in"
+            " each epoch, but not after the last one"
         )
     if busy and not mostly_noisy(run):
         names = listed([_name(key) for key in alone])
-        told = f"without one are {names}: measure again on an idle machine"
+        told = f"these have none: {names}; measure again on an idle machine"
         told = told if alone else "every path has some"
-        yield f"Noisy: {busy}. Quiet repeats alone count; {told}"
+        yield f"Noisy: {busy}. Only quiet repeats count; {told}"
     if wide := imprecise(run):
         worst = max(wide, key=lambda series: wide[series])
         width = f"±{wide[worst]:.0%}" if wide[worst] < 1 else "by more than its value"
         asked = run.plan["measure"]["precision"]
         yield (
             f"Too few repeats: {len(wide)} {'ratios' if run.in_turns else 'epochs'} are less"
-            f" certain than the plan’s precision (±{asked:.0%}), least of all that of"
+            f" certain than the plan’s precision (±{asked:.0%}); the widest interval is that of"
             f" {in_words(*worst[1:3])} ({width}); {_MORE} narrow the intervals"
         )

@@ -155,7 +155,7 @@ def _said_once(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     if mine.sum() < 2 or len(notes) > 1 or notes == {""}:
         return frame, ""
     frame.loc[mine, "note"] = ""
-    return frame, f" Of each measured bar: {notes.pop()}."
+    return frame, f" This holds for each measured bar: {notes.pop()}."
 
 
 def _unmeasured(run: Run, table: pd.DataFrame, absent: str, of: Mapping[str, str]) -> Reasons:

@@ -30,10 +30,7 @@ def borrowed(run: Run) -> str:
         said = f" Modelled epochs take the time of {' and of '.join(there)} from this run."
     seconds = corners(run)
     if (seconds.min(axis=1) < seconds.max(axis=1)).any():
-        said += (
-            " A modelled value has two ends where its profile knows constants but as a range;"
-            " whiskers show both, and the bar ends halfway."
-        )
+        said += " A modelled value has two ends where its profile has only a range for a constant."
     return said
 
 
@@ -81,12 +78,12 @@ def provenance(run: Run) -> str:
         for name, of in names.items()
     ]
     turns = ", paths in turns in one process a repeat" if run.in_turns else ""
-    beside = f" Of other packages: {', '.join(others)}." if others else ""
+    added = f" From other packages: {', '.join(others)}." if others else ""
     return (
         f"{repeats_of(run)} × {counts[0]}, {counts[1]} dropped{turns}. Machine"
         f" {run.machine or 'unknown'}"
         f" ({processor}), backend {backends}, commit {run.commit or 'unknown'},"
-        f" run {run.run_id}.{beside}"
+        f" run {run.run_id}.{added}"
     )
 
 

@@ -126,8 +126,8 @@ def predictions(run: Run) -> Table:
         ],
         in_plan_order(run, frame),
         title=f"Predicted for {', '.join(modelled_for(run))}, not measured",
-        note="Between paths that differ by less than a factor of"
-        f" {_model_error(run):.2f} the model does not decide.",
+        note="The model does not rank paths that differ by less than a factor of"
+        f" {_model_error(run):.2f}: its own error may be as large.",
     )
 
 
@@ -160,8 +160,8 @@ def epoch_breakdown(run: Run) -> Chart:
     ]
     if run.has_gpu:
         said[0] += (
-            ", nor do a GPU’s stages, which can overlap: of “sample”, the host’s, there is"
-            " what the others leave room for"
+            ", nor do a GPU’s stages, which can overlap: “sample”, on the host, is cut to the time"
+            " that the others leave"
         )
         room = stages["median"] - stages["fetch"] - stages["train"] - stages[exchange].sum(axis=1)
         within = stages["sample"].clip(upper=room.clip(lower=0))
@@ -173,7 +173,7 @@ def epoch_breakdown(run: Run) -> Chart:
     )
     if run.sampler_workers:
         said.append(
-            "“sample”: so it is of minibatches, which threads of their own had ready ahead."
+            "“sample” is the time that it waited for minibatches, which other threads draw ahead."
         )
     if exchange:
         said.append(

@@ -88,8 +88,8 @@ def _issued(run: Run) -> Table:
         [*WHAT, *columns],
         with_kind(frame),
         title="Issued by the host",
-        note="Shares of the epoch, by the clock of the thread that trains. Of a path that gathers"
-        " on the CPU the fetch is that gather, too. Where little is left, the GPU waited.",
+        note="Shares of the epoch, by the clock of the thread that trains. If a path gathers on the"
+        " CPU, its fetch includes that gather. Where little is left to the GPU, the GPU waited.",
     )
 
 

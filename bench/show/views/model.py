@@ -64,9 +64,8 @@ def roofline_chart(run: Run) -> Chart | None:
         known = {kind: rate for kind, rate in best.items() if pd.notna(rate)}
         at += [(run.names[workload], rate, kind) for kind, rate in known.items()]
         unknown |= ROOFS.keys() - known.keys()
-    none = (
-        "epoch bound by " + table["bound"] + ": no payload crosses the link, or too little is known"
-    )
+    none = "no payload crosses the link; the epoch is bound by " + table["bound"]
+    none = none.where(table["bound"] != "unknown", "unknown: the profile lacks a constant for it")
     # A rate over an epoch is a lower bound: on a shared axis it would look like a slower link.
     frame = table[["strategy", "variant"]].assign(
         panel=table["workload"].map(run.names),
@@ -78,19 +77,17 @@ def roofline_chart(run: Run) -> Chart | None:
         note=("fetch bound by " + table["fetch_bound"]).mask(table["rate"].isna(), ""),
     )
     reading = (
-        "Rows that crossed the link, in bytes per second that the loop waited for them. Where"
-        " fetches are hidden behind training, over the whole epoch, in a panel of their own: at"
-        f" least so busy was the link. Vertical lines: its roofs by profile {short(profile.name)}."
+        "Bytes of rows that crossed the link, over the time that the loop waited for them. Where"
+        " training hides the fetches they are over the whole epoch, in a separate panel: the link"
+        f" was at least so busy. Vertical lines: its limits by profile {short(profile.name)}."
     )
     if unknown:
         missing = ", ".join(sorted(ROOFS[kind] for kind in unknown))
-        reading += f" Not known in this profile, so not drawn: {missing}."
+        reading += f" The profile does not know, so no line shows: {missing}."
     if (table["kind"] == "measured").any():
-        reading += " The roofs are those of the measured machine only if the profile is its own."
+        reading += " These are the measured machine’s limits only if the profile is its own."
     marks = {kind: name for kind, name in ROOFS.items() if kind not in unknown}
-    return Chart(
-        "How near the link’s roofs", frame, "rows over the link", "B/s", reading, marks=marks, at=at
-    )
+    return Chart("Use of the link", frame, "rows over the link", "B/s", reading, marks=marks, at=at)
 
 
 def _unknown(table: pd.DataFrame, profile: LinkProfile) -> str:
@@ -125,9 +122,10 @@ def roofline_table(profile: LinkProfile, table: pd.DataFrame) -> Table:
         columns,
         with_kind(table.assign(backend="cuda", basis=basis, hidden=hidden)),
         title=f"Roofline for {short(profile.name)}",
-        note="Bytes of rows that cross the link over the time waited for them, or over the epoch"
-        " (*) where fetches are hidden; then as a share of each roof; a path may exceed a roof that"
-        " is not its own. Disk: of that time what its reads take at least.",
+        note="Rate: bytes of rows over the link, divided by the time that the loop waits for them"
+        " (*: by the epoch, as training hides the fetches). The next columns compare it with three limits"
+        " of the link; a path may exceed one that does not apply to it. Disk: the least share of"
+        " that time that the disk needs.",
     )
 
 
@@ -149,7 +147,7 @@ def model_errors(run: Run) -> Table | None:
         *([limit] if table["limit_error"].notna().any() else []),
         Column("bound", "epoch bound by"),
     ]
-    caption = f"Measured epochs beside the link model’s for {short(profile.name)}"
+    caption = f"Measured epochs, and those of the link model for {short(profile.name)}"
     return tabulate(
         "model-errors",
         caption,
@@ -157,8 +155,7 @@ def model_errors(run: Run) -> Table | None:
         table.rename(columns=names),
         title=f"Epochs, and how far the model for {short(profile.name)} is off",
         note="Positive: the model expects a longer epoch, or a larger ratio over no_fetch (ratio),"
-        " than was measured. It says how far the model is off only if the profile is this"
-        " machine’s own.",
+        " than was measured. This is the model’s error only if the profile is this machine’s own.",
     )
 
 
@@ -178,11 +175,11 @@ def _rests_on(run: Run) -> Iterator[str]:
     """Describe what modelled epochs take from the run's own machine, in a sentence each."""
     if borrows(run, "sample"):
         lent = modelled_from_noisy(run)
-        beside = ", while other work ran throughout, so no ratio is given" * bool(lent)
+        noisy = ", while other work ran throughout, so no ratio is given" * bool(lent)
         shares = (run.predicted["sample_s"] / run.predicted["epoch_s"]).dropna()
         low, high = (f"{share:.0%}" for share in shares.agg(["min", "max"]))
         yield (
-            f"Minibatches come as fast as {run.machine} was measured to have them{beside}; that is"
+            f"Drawing minibatches takes the time that was measured on {run.machine}{noisy}:"
             f" {low if low == high else f'{low} to {high}'} of these epochs."
         )
 
@@ -209,7 +206,7 @@ def _notes(run: Run) -> list[str]:
 
 MODEL = View(
     "model",
-    "Modelled, and how near the link’s roofs",
+    "The link model",
     frame=_tables,
     figure=lambda run: drawn(run, roofline=roofline_chart),
     note=lambda run: "\n".join(_notes(run)),

@@ -28,7 +28,7 @@ _DECLARED = {
     "cpu_write": ("CPU writes", "B"),
     "copy_engine": ("copy engine", "B"),
     "gpu_link_read": ("GPU reads over the link", "B"),
-    "gpu_table": ("of the table, kept on the GPU", "B"),
+    "gpu_table": ("part of the table on the GPU", "B"),
 }
 _FOUND = {"declared": "rows found on the device", "counted": "the same, as counted in epochs"}
 
@@ -57,7 +57,7 @@ def link_traffic(run: Run) -> Table:
     """Tabulate bytes to the device in an epoch, measured and counted."""
     columns = [
         *WHAT[:3],
-        Column("payload", "wanted", "B"),
+        Column("payload", "payload", "B"),
         Column("read", "sectors and copies", "B"),
         Column("link_128", "with headers, reads of 128 B", "B"),
         Column("link_64", "with headers, reads of 64 B", "B"),

@@ -68,16 +68,16 @@ def test_a_burst_beside_one_case_is_found(make_run):
     assert run.ended.loc[run.ended["noisy"], "other_cores"].to_dict() == {
         (WORKLOAD, "cpu_gather", "pinned", "host", "measured", 1): pytest.approx(1.5)
     }
-    said = "other work had up to 1.5 cores of the host beside 1 of 9 cases"
+    said = "other work had up to 1.5 cores of the host while 1 of 9 cases ran"
     assert noise(run) == said
-    assert f"Noisy: {said}. Quiet repeats alone count; every path has some" in cautions(run)
+    assert f"Noisy: {said}. Only quiet repeats count; every path has some" in cautions(run)
 
 
 def test_a_series_without_a_quiet_repeat_stays_out_of_the_answer_and_is_named(make_run):
     run = load_run(make_run(repeats=1, other_cores=1.5, beside=("cpu_gather", "pinned", 0)))
     assert (
-        "Noisy: other work had up to 1.5 cores of the host beside 1 of 3 cases. Quiet repeats alone"
-        " count; without one are cpu_gather (pinned): measure again on an idle machine"
+        "Noisy: other work had up to 1.5 cores of the host while 1 of 3 cases ran. Only quiet"
+        " repeats count; these have none: cpu_gather (pinned); measure again on an idle machine"
     ) in cautions(run)
 
 

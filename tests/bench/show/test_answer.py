@@ -207,7 +207,7 @@ def test_one_repeat_tells_nothing(run_of):
     assert ranks(run_of, times, 0.0, repeats=1)[0] == "aligned_zero_copy 1–3"
     series = [(*names, time) for names, time in times.items()]
     said = cautions(run_of(series=series, longer=spread(0.0), repeats=1))
-    assert said[0].startswith("Too few repeats: of 3 series one")
+    assert said[0].startswith("Too few repeats: 3 series have one")
 
 
 def test_without_a_gather_paths_are_compared_with_the_next(run_of):

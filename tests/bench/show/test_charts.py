@@ -104,7 +104,7 @@ def test_a_note_that_every_bar_shares_is_said_once():
         {"profile": ["", "", "", "h200"], "value": [1.0, 1.0, math.nan, 1.0], "note": said}
     )
     found, sentence = _said_once(frame.copy())
-    assert sentence == f" Of each measured bar: {said}."
+    assert sentence == f" This holds for each measured bar: {said}."
     assert list(found["note"]) == ["", "", said, said]
     differs = frame.assign(note=[said, "", "", ""])
     assert list(_said_once(differs)[0]["note"]) == [said, "", "", ""]
@@ -118,7 +118,7 @@ def test_a_chart_says_of_itself_what_limits_it(run_of):
     assert "Machine cpu-amd-epyc-2c (AMD EPYC), backend host, commit 0123456789ab" in host.foot
     busy = speedup(run_of(other_cores=1.5))
     assert busy.warnings[-1].startswith("Noisy: other work had up to 1.5 cores")
-    ready = "“sample”: so it is of minibatches, which threads of their own had ready ahead."
+    ready = "“sample” is the time that it waited for minibatches, which other threads draw ahead."
     run = run_of(series=TWO)
     assert ready not in epoch_breakdown(run).reading
     assert ready in epoch_breakdown(planned(run, sampler_workers=2)).reading

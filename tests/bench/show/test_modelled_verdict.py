@@ -38,7 +38,7 @@ def notes(run: Run) -> list[str]:
 
 
 def test_a_model_that_borrows_from_disturbed_epochs_alone_says_so(modelled):
-    told = f"Minibatches come as fast as {MACHINE} was measured to have them"
+    told = f"Drawing minibatches takes the time that was measured on {MACHINE}"
     for number, (beside, end) in enumerate(
         [
             ({}, ", while other work ran throughout, so no ratio is given"),
