@@ -123,9 +123,9 @@ def roofline_table(profile: LinkProfile, table: pd.DataFrame) -> Table:
         with_kind(table.assign(backend="cuda", basis=basis, hidden=hidden)),
         title=f"Roofline for {short(profile.name)}",
         note="Rate: bytes of rows over the link, divided by the time that the loop waits for them"
-        " (*: by the epoch, as training hides the fetches). The next columns compare it with three limits"
-        " of the link; a path may exceed one that does not apply to it. Disk: the least share of"
-        " that time that the disk needs.",
+        " (*: by the epoch, as training hides the fetches). The next columns compare it with three"
+        " limits of the link; a path may exceed one that does not apply to it. Disk: the least"
+        " share of that time that the disk needs.",
     )
 
 
