@@ -226,9 +226,20 @@ def test_the_whole_interval_decides(low, high, word, side):
     assert ("idle machine" in beside.reason) == (word in ("SLOW", "FAST"))
 
 
+def test_two_repeats_may_decide_and_one_may_not():
+    assert judge(Interval(1.2, 1.1, 1.3, 2, 0.01)).word == "SLOW"
+    assert judge(Interval(1.2, 1.1, 1.3, 1, 0.01)).word == "AMBIGUOUS"
+
+
+def test_an_end_on_the_threshold_is_within_it():
+    """4 / 5 and 5 / 4 are exact in binary numbers."""
+    for low, high, word in ((0.8, 1.25, "SAME"), (1.25, 2.0, "AMBIGUOUS"), (0.5, 0.8, "AMBIGUOUS")):
+        assert judge(Interval(1.0, low, high, 6, 0.01), threshold=0.25).word == word
+
+
 def test_one_of_many_has_to_be_surer():
     ratio = Interval(1.2, 1.06, 1.36, 6, chance=0.01)
-    assert judge(ratio, family=5).word == "SLOW"
+    assert judge(ratio, family=5).word == "SLOW"  # 5 × 0.01 is the chance that is allowed
     several = judge(ratio, family=6)
     assert (several.word, several.reason[:8]) == ("AMBIGUOUS", "one of 6")
 
