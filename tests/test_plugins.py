@@ -23,6 +23,7 @@ from gatherbench.bench.cli import app
 from gatherbench.bench.meters import registry as meters
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.plan.plan import Plan, PlanError
+from gatherbench.bench.run.rows import table_of
 from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.looks import colour_of
 from gatherbench.datasets import registry as datasets
@@ -419,7 +420,7 @@ def test_what_is_installed_is_measured_and_shown_with_its_package(tmp_path, monk
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     (folder,) = (path.parent for path in tmp_path.glob("*/*/epochs.csv"))
-    rows = RunStore(folder).frames().rows()
+    rows = table_of(RunStore(folder).rows())
     ended = rows[rows["stage"] == "case"]
     assert set(zip(ended["strategy"], ended["variant"], ended["status"], strict=True)) == {
         ("own_rows", "given", "ok"), ("own_rows", "ascending", "ok"),

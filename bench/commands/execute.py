@@ -57,16 +57,14 @@ def new_run(
     device: str,
     *,
     profile: str = "",
-    trace: bool = False,
-    nvtx: bool = False,
     sensors: Path | None = None,
     group: Group | None = None,
 ) -> PreparedRun:
     """Make the folder for a new run of the plan.
 
-    ``device`` and ``profile`` override the plan's; ``trace`` and ``nvtx`` add to it. ``sensors``:
-    the folder of an earlier run whose check of this GPU's sensors is used again. ``group``: the
-    processes of a launcher, of which this is the first; workloads without ``gpus`` use them all.
+    ``device`` and ``profile`` override the plan's. ``sensors``: the folder of an earlier run whose
+    check of this GPU's sensors is used again. ``group``: the processes of a launcher, of which this
+    is the first; workloads without ``gpus`` use them all.
 
     Raises:
         BadRunError: the plan is wrong, or needs a device, cores, ranks or a profile that is
@@ -86,20 +84,14 @@ def new_run(
         if any(workload.fit for workload in plan.workload):
             data_root().mkdir(parents=True, exist_ok=True)
             plan = plan.fitted(available_bytes(), shutil.disk_usage(data_root()).free)
-        asked = {"trace": trace or plan.measure.trace, "nvtx": nvtx or plan.measure.nvtx}
-        if asked["nvtx"] and device != "cuda":
-            raise BadRunError(
-                "nvtx marks epochs on a GPU for Nsight, and this run has none: --trace"
-            )
-        measure = plan.measure.model_copy(update=asked)
+        measure = plan.measure
         env = _described(group)
         _refuse_more_threads(measure, plan.workloads(), env)
         machine = _machine(env)
         checked = None if sensors is None else _checked(sensors, env)
         profile = profile or plan.profile or usual_profile(device, machine)
         modelled = load_profile(profile) if profile else None
-        now = {"device": device, "measure": measure, "profile": profile}
-        plan = plan.model_copy(update=now)
+        plan = plan.model_copy(update={"device": device, "profile": profile})
         cases = plan.cases()
         env["load"] = asdict(load)
         env["waiting"] = asdict(Waiting.chosen(measure.threads, env["cpu"], load))

@@ -55,13 +55,6 @@ def run(
             help="Folder of a run with this GPU, whose check of the sensors counts here, too."
         ),
     ] = None,
-    trace: Annotated[
-        bool,
-        typer.Option("--trace", help="Also write a Chrome trace of one epoch of each strategy."),
-    ] = False,
-    nvtx: Annotated[
-        bool, typer.Option("--nvtx", help="Mark the measured epochs for Nsight Systems (GPU).")
-    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Print the run's folder alone, as the last line.")
     ] = False,
@@ -79,8 +72,6 @@ def run(
         "--sensors": sensors,
         "--device": device,
         "--profile": profile,
-        "--trace": trace,
-        "--nvtx": nvtx,
     }
     with bad_input(LaunchError), _led(launched(os.environ)) as group:
         if budget is not None and not budget < math.inf:
@@ -107,8 +98,6 @@ def run(
                     results,
                     device,
                     profile=profile,
-                    trace=trace,
-                    nvtx=nvtx,
                     sensors=sensors,
                     group=group,
                 )

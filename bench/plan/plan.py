@@ -132,10 +132,6 @@ class Measure(_Table):
     peak: bool = False
     """Count the memory that a step takes at its most, in one step of the first repeat after all
     that is timed."""
-    trace: bool = False
-    """Write a Chrome trace of one more epoch of each strategy after its measured epochs."""
-    nvtx: bool = False
-    """Mark the measured epochs for Nsight Systems (on a GPU)."""
 
     @model_validator(mode="after")
     def _fit_together(self) -> Measure:

@@ -14,9 +14,8 @@ from pydantic import BaseModel, ValidationError
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.plan import Measure, NamedCase
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.columns import CASES, EPOCHS
+from gatherbench.bench.run.columns import CASES, ENDED, EPOCHS
 from gatherbench.bench.run.frames import RESTORE, Frames
-from gatherbench.bench.run.lines import ENDED
 from gatherbench.bench.run.part import StoreError
 from gatherbench.outside import plain
 

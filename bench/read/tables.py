@@ -28,10 +28,10 @@ from gatherbench.bench.plan.workload import workload_names
 from gatherbench.bench.read.check import RunError, check
 from gatherbench.bench.read.noise import noise_of
 from gatherbench.bench.run.agreement import STILL_RIGHT, among, right_in, strays_in
-from gatherbench.bench.run.columns import CASE_KEYS, CASES, EPOCH_KEYS, KNOWN, Column
-from gatherbench.bench.run.frames import Frames, frames_of
+from gatherbench.bench.run.columns import CASE_KEYS, CASES, ENDED, EPOCH_KEYS, KNOWN, Column
+from gatherbench.bench.run.frames import Frames
 from gatherbench.bench.run.guards import is_running
-from gatherbench.bench.run.lines import ENDED, lines_of
+from gatherbench.bench.run.lines import frames_of
 from gatherbench.bench.run.part import CaseId
 from gatherbench.bench.run.rows import SERIES, Row, table_of
 from gatherbench.bench.run.store import SAMPLE_COLUMNS, RunStore
@@ -256,7 +256,7 @@ def run_of(
     going: bool | None,
 ) -> Run:
     """Return these rows of a run as a run of their own; for the arguments see :class:`Run`."""
-    frames = frames_of(lines_of(row for row in rows if row.workload))
+    frames = frames_of(rows)
     whole = [row for row in rows if not row.workload]
     return _run(folder, plan, env, frames, whole, samples, going)
 
@@ -372,7 +372,7 @@ def _about(columns: dict[str, Column]) -> pd.DataFrame:
 
 def predicted(run: Run, rows: Sequence[Row]) -> Run:
     """Return the run with these predictions in place of its own."""
-    made = frames_of(lines_of(rows))
+    made = frames_of(rows)
     epochs, reasons = (
         pd.concat([old[old["basis"] != "predicted"], new], ignore_index=True)
         for old, new in (

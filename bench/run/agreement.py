@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from gatherbench.bench.run.frames import Frames, frames_of
-from gatherbench.bench.run.lines import lines_of
+from gatherbench.bench.run.frames import Frames
+from gatherbench.bench.run.lines import frames_of
 from gatherbench.bench.run.part import CASE_METRIC, CASE_STAGE, CHECK_STAGE, CaseId, key_of
 from gatherbench.bench.run.rows import Row
 
@@ -95,7 +95,7 @@ def judged(rows: Sequence[Row]) -> list[Row]:
     Its measurements stay; readers leave them out. A run that was killed has not been judged: its
     reader does so.
     """
-    found = strays_in(frames_of(lines_of(rows)))
+    found = strays_in(frames_of(rows))
     kept, ends = [], []
     for row in rows:
         if (row.stage, row.metric) == _END and key_of(row) in found:

@@ -31,10 +31,10 @@ import torch
 from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.job import Block, Job, outcome
 from gatherbench.bench.run.latin_square import apart, latin_square
-from gatherbench.bench.run.measure import MeasuredCase, Session
-from gatherbench.bench.run.nvtx import Mark, nvtx_session
+from gatherbench.bench.run.measure import MeasuredCase
 from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import PLACE, PROCESS
+from gatherbench.bench.run.session import Session
 from gatherbench.bench.run.table import Table, has_room
 from gatherbench.strategies.places import free_bytes
 
@@ -53,7 +53,7 @@ def measure_block(
 ) -> bool:
     """Measure the cases into the part, which records how each ended; return whether none failed.
 
-    For ``table`` and ``group`` see :class:`~gatherbench.bench.run.measure.Session`.
+    For ``table`` and ``group`` see :class:`~gatherbench.bench.run.session.Session`.
 
     Raises:
         SystemExit: CUDA is lost: cases without an end have to be measured in another process.
@@ -78,8 +78,7 @@ def measure_block(
         path.spent_s += (time.perf_counter() - begin) / len(waiting)
     while waiting:
         opened, waiting = _opened(waiting)
-        with nvtx_session(first.measure.nvtx) as mark:
-            _take_turns(opened, block, out, draw, mark)
+        _take_turns(opened, block, out, draw)
         for path in opened:
             path.turn(path.case.finish, _ENDS)
             if not path.over:
@@ -91,7 +90,7 @@ def measure_block(
 
 
 def _take_turns(
-    opened: Sequence[_Path], block: Block, out: PartWriter, draw: random.Random, mark: Mark
+    opened: Sequence[_Path], block: Block, out: PartWriter, draw: random.Random
 ) -> None:
     """Measure the epochs of the open paths, block by block."""
     longest_s, before = 0.0, None
@@ -109,7 +108,7 @@ def _take_turns(
             if not path.job.alone:
                 source = f"place in a block of {len(opened)} paths, shuffled"
                 out.row(path.job.rows.ok(*PLACE, place, source, number))
-            path.turn(partial(path.case.epoch, number, mark, left[path]))
+            path.turn(partial(path.case.epoch, number, left[path]))
             before = left[path]
         for path in order:
             if not (path.over or path.job.alone):

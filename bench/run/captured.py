@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gatherbench.bench.run.models import Trainer, to_device
+from gatherbench.bench.run.part import CHECK_STAGE
+from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
 #: int64 ``[minibatches, layers]``.
@@ -55,6 +58,7 @@ class StepInputs:
         edges: int64 ``[2, E_k]`` of each layer.
         fill: the padding edges, of the same shapes.
         most: nodes of each layer without the spare rows.
+        padding: edges beyond those of the mean minibatch, as a share of these.
         anchor: on a GPU a graph whose memory pool the steps' graphs share, as one is replayed at a
             time. It lives as long as they might: cuBLAS may still hold a workspace of a pool whose
             graphs are all gone, and torch then refuses another capture there.
@@ -66,6 +70,7 @@ class StepInputs:
     edges: tuple[Tensor, ...]
     fill: tuple[Tensor, ...]
     most: tuple[int, ...]
+    padding: float
     anchor: torch.cuda.CUDAGraph | None
 
     @classmethod
@@ -95,6 +100,7 @@ class StepInputs:
             tuple(map(torch.clone, fill)),
             tuple(fill),
             most,
+            float(num_edges.max(axis=0).sum() / num_edges.sum(axis=1).mean() - 1),
             anchor,
         )
 
@@ -119,11 +125,6 @@ class StepInputs:
         self.labels[len(labels) :].fill_(_NO_LABEL)
         for block, fill, there in zip(batch.edges, self.fill, self.edges, strict=True):
             torch.cat((block, fill[:, block.shape[1] :]), dim=1, out=there)
-
-
-def padding(num_edges: Counts) -> float:
-    """Return a captured step's edges beyond those of the mean minibatch, as a share of these."""
-    return float(num_edges.max(axis=0).sum() / num_edges.sum(axis=1).mean() - 1)
 
 
 class CapturedTrainer(Trainer):
@@ -151,6 +152,35 @@ class CapturedTrainer(Trainer):
     def spare(self) -> CapturedTrainer:
         model = copy.deepcopy(self.model)
         return CapturedTrainer(model, self.labels, self.device, self._inputs)
+
+    def ready(
+        self,
+        make: RowMaker,
+        fetched: Callable[[], tuple[Tensor, MiniBatch]],
+        plain: Callable[[], nn.Module],
+        *,
+        first: bool,
+    ) -> Iterator[Row]:
+        """Capture the step; yield its share of padding, and its gradient's difference.
+
+        Raises:
+            WrongStepError: the gradient differs.
+            SystemExit: it cannot be captured. torch may be left in the capture, so other paths of
+                the process get another one.
+        """
+        source = "largest minibatch of each layer, over the mean"
+        yield make.ok("train", "padding", "1", self._inputs.padding, source)
+        try:
+            if first:
+                source = "norm of the difference to the step issued, over its norm; no dropout"
+                far = difference(self, *fetched())
+                yield make.ok(CHECK_STAGE, "gradient_difference", "1", far, source)
+            self.capture()
+        except WrongStepError:
+            raise
+        except Exception as error:
+            traceback.print_exc()
+            raise SystemExit(1) from error
 
     def train(self, x: Tensor, batch: MiniBatch) -> Tensor:
         labels, batch = self._labels_of(batch), to_device(batch, self.device)

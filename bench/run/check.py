@@ -70,6 +70,31 @@ class WrongMemoryError(RuntimeError):
     metric, source = "memory", "where CUDA and its memory in use say that the table lies"
 
 
+@contextmanager
+def threads_kept(what: str) -> Iterator[None]:
+    """Refuse work that changes torch's number of threads.
+
+    torch, numba and other libraries share one OpenMP runtime, and the last setting of its threads
+    wins: a call that only queries numba for a number gives torch all cores back. All rows are right
+    then, and every time is wrong.
+
+    Raises:
+        WrongThreadsError: it did; the number is restored.
+    """
+    given = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        found = torch.get_num_threads()
+        if found != given:
+            torch.set_num_threads(given)
+    if found != given:
+        raise WrongThreadsError(
+            f"torch had {given} threads and now has {found}: a call in {what}() changed them"
+            " (torch, numba and others share OpenMP's), and what is timed holds no more"
+        )
+
+
 class _Aside(NamedTuple):
     """Rows of a minibatch as the training had them; ``numbers`` are their positions in it.
 

@@ -22,23 +22,20 @@ _SHORT = {"pcie_host_to_device": "link_rx", "pcie_device_to_host": "link_tx"}
 _REQUESTS = re.compile(r"gpu_requests_(\d+)_bytes")
 _TIME = re.compile(r"_?(wall_)?time(?=_|$)")
 _NUMBERS = re.compile(r"\d+")
+_RUN_KEYS = (
+    *("run", "commit", "machine", "backend", "basis", "borrowed", "workload", "dataset"),
+    *("strategy", "variant", "rank", "repeat"),
+)
 #: The prefix of the metrics of an epoch.
-EPOCH_KEYS = (
-    *("run", "commit", "machine", "backend", "basis", "borrowed", "workload", "dataset"),
-    *("strategy", "variant", "rank", "repeat", "block", "epoch"),
-)
+EPOCH_KEYS = (*_RUN_KEYS, "block", "epoch")
 #: The prefix of the metrics of a case as a whole, which include how it ended.
-CASE_KEYS = (
-    *("run", "commit", "machine", "backend", "basis", "borrowed", "workload", "dataset"),
-    *("strategy", "variant", "rank", "repeat", "status", "reason"),
-)
+CASE_KEYS = (*_RUN_KEYS, "status", "reason")
+#: The keys of a case, or of one rank of it, within a run.
+OF_CASE = ("basis", "workload", "strategy", "variant", "rank", "repeat")
 #: The number of lines that ``epochs.csv`` has for a case that has ended.
 COUNT = "epochs"
 #: Keys of a value that is missing, or has another source than its column. Epoch -1: the whole case.
-REASON_KEYS = (
-    *("basis", "workload", "strategy", "variant", "rank", "repeat", "epoch", "table"),
-    *("column", "status", "reason", "source"),
-)
+REASON_KEYS = (*OF_CASE, "epoch", "table", "column", "status", "reason", "source")
 #: A metric of such a name follows its stage.
 _RESERVED = {*EPOCH_KEYS, *CASE_KEYS, COUNT, "noisy", "other_cores"}
 #: The meaning of columns, in the order of a table.
@@ -92,3 +89,7 @@ class Column:
                 return KNOWN[name]
         kind = "declared" if self.declared else "measured"
         return f"{self.metric.replace('_', ' ')} ({kind}; stage {self.stage})"
+
+
+#: The column with the duration of a case; how it ended is its status.
+ENDED = Column("case", "wall_time", "s", declared=False)

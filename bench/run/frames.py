@@ -9,16 +9,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from gatherbench.bench.meters.base import LEAST, MOST, UNITS
 from gatherbench.bench.run.columns import (
@@ -27,13 +27,12 @@ from gatherbench.bench.run.columns import (
     COUNT,
     EPOCH_KEYS,
     EPOCHS,
+    OF_CASE,
     REASON_KEYS,
     Column,
 )
-from gatherbench.bench.run.lines import ENDED, Lines
 from gatherbench.bench.run.part import CaseId, StoreError
-from gatherbench.bench.run.rows import BACKENDS, BASES, HEADER, STATUSES, is_time
-from gatherbench.bench.run.rows import SCHEMA_VERSION as ROW_VERSION
+from gatherbench.bench.run.rows import BACKENDS, BASES, STATUSES, is_time
 from gatherbench.datasets.files import replacing
 from gatherbench.outside import plain, read_bytes
 
@@ -48,7 +47,6 @@ _MAY_BE_MISSING = ("status", "reason", "borrowed", "source")
 #: The remedy for a file of a run that cannot be made again.
 RESTORE = "put a whole copy of it there, or measure again in a new folder: gatherbench run PLAN"
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
-_SAME = ("basis", "workload", "strategy", "variant", "rank", "repeat")
 
 
 @dataclass
@@ -69,109 +67,33 @@ class Frames:
         """Return the measured cases whose number of lines of epochs differs from what they declare:
         workload, strategy, variant, repeat. A case without an end was cut off, and is left out.
         """
-        names, case = list(_SAME), ["workload", "strategy", "variant", "repeat"]
+        names, case = list(OF_CASE), ["workload", "strategy", "variant", "repeat"]
         counts = self.epochs.groupby(names, dropna=False).size().rename("there").reset_index()
         told = self.cases[self.cases["status"].notna()].reindex(columns=[*names, COUNT])
         both = told.merge(counts, on=names, how="left").fillna({"there": 0})
         return both.loc[both[COUNT] != both["there"], case].drop_duplicates()
 
-    def rows(self) -> pd.DataFrame:
-        """Return the rows, one per observation, with columns :data:`HEADER`, by case.
-
-        Raises:
-            StoreError: a value that exists also has a reason why it is missing.
-        """
-        tables = [self._long(EPOCHS), self._long(CASES)]
-        table = pd.concat(tables, ignore_index=True)
-        case = pd.MultiIndex.from_frame(table[["workload", "strategy", "variant", "repeat"]])
-        ended = pd.MultiIndex.from_frame(self.cases[["workload", "strategy", "variant", "repeat"]])
-        order = pd.factorize(ended.append(case))[0][len(ended) :]
-        return table.iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
-
-    def _long(self, table: str) -> pd.DataFrame:
-        frame = self.table(table)
-        names = [name for name in frame if name in self.columns]
-        columns = [self.columns[name] for name in names]
-        shape = (len(frame), len(names))
-        values = frame[names].to_numpy(float) if names else np.zeros(shape)
-        status, reason = np.full(shape, "ok", object), np.full(shape, None, object)
-        source = np.empty(shape, object)
-        source[:] = [column.source for column in columns]
-        there = ~np.isnan(values)
-        told = there.copy()
-        for line, place, said in self._said(table, frame, names):
-            for one in line:
-                status[one, place], reason[one, place] = said["status"], said["reason"]
-                told[one, place] = True
-                if said["source"] is not None:
-                    source[one, place] = said["source"]
-        if ENDED.name in names:
-            place = names.index(ENDED.name)
-            ended = frame["status"].notna().to_numpy()
-            status[ended, place] = frame["status"][ended]
-            reason[ended, place] = frame["reason"][ended]
-            told[:, place] = ended
-        for place, column in enumerate(columns):
-            if column.samples in frame:
-                often = frame[column.samples].to_numpy(float)
-                for polled in np.flatnonzero(~np.isnan(often)):
-                    read = f"samples={often[polled]:.0f}"
-                    source[polled, place] = source[polled, place].replace("samples=N", read)
-        reason[told & ~there & (reason == None)] = "no reason was given"  # noqa: E711
-        wrong = (there != (status == "ok")) | (there != (reason == None))  # noqa: E711
-        if len(contradict := np.argwhere(told & wrong)):
-            line, place = contradict[0]
-            of = " ".join(map(str, frame[["workload", "strategy", "variant"]].iloc[line]))
-            raise StoreError(
-                f"{table}.csv: {names[place]} of {of} has a value and a reason why there is none,"
-                f" or neither; {RESTORE}"
-            )
-        lines, places = np.nonzero(told)
-        keys = frame[[name for name in frame if name in KEYS[table]]]
-        found = keys.iloc[lines].reset_index(drop=True).rename(columns={"run": "run_id"})
-        about = {
-            name: np.array([getattr(column, name) for column in columns], object)[places]
-            for name in ("stage", "metric", "unit", "declared")
-        }
-        found = found.assign(
-            **{name: of for name, of in about.items() if name != "declared"},
-            **{"schema_version": ROW_VERSION, "epoch": found.get("epoch", -1)},
-            **{"value": values[lines, places], "source": source[lines, places]},
-            **{"status": status[lines, places], "reason": reason[lines, places]},
-            basis=np.where(about["declared"].astype(bool), "declared", found["basis"]),
-            borrowed=found["borrowed"].where(found["borrowed"].notna(), ""),
-        )
-        return found[list(HEADER)]
-
-    def _said(
-        self, table: str, frame: pd.DataFrame, names: list[str]
-    ) -> Iterable[tuple[NDArray[np.intp], int, dict[Any, Any]]]:
-        """Return lines and place of the values that a reason is about, and the reason."""
-        mine = self.reasons[self.reasons["table"] == table]
-        places = {name: place for place, name in enumerate(names)}
-        lines: dict[tuple[Any, ...], list[int]] = {}
-        for number, key in enumerate(frame[list(_SAME)].itertuples(index=False, name=None)):
-            lines.setdefault(key, []).append(number)
-        epochs = frame["epoch"].to_numpy() if table == EPOCHS else np.full(len(frame), -1)
-        for said in mine.to_dict("records"):
-            found = np.array(lines.get(tuple(said[name] for name in _SAME), []), np.intp)
-            if said["epoch"] >= 0:
-                found = found[epochs[found] == said["epoch"]]
-            if said["column"] in places:
-                yield found, places[said["column"]], said
+    def write(self, folder: Path) -> None:
+        """Write the tables and the description of their columns."""
+        write_columns(folder, self.columns)
+        for name in TABLES:
+            frame = self.table(name)
+            lines = ([_cell(cell) for cell in line] for line in frame.itertuples(index=False))
+            with replacing(folder / f"{name}.csv") as temporary:
+                temporary.write_text(to_csv([[*frame.columns], *lines]), encoding="utf-8")
+            (folder / f"{name}.parquet").unlink(missing_ok=True)
 
 
-def frames_of(lines: Lines) -> Frames:
-    """Return lines that this process made, as they would be read."""
+def framed(lines: Mapping[str, Sequence[dict[str, Any]]], columns: dict[str, Column]) -> Frames:
+    """Return lines that this process made, by table, as they would be read."""
     tables: dict[str, pd.DataFrame] = {}
     for name in TABLES:
-        of: list[dict[str, Any]] = getattr(lines, name)
-        header = list(dict.fromkeys([*KEYS[name], *(key for line in of for key in line)]))
-        table = pd.DataFrame(of, columns=header, dtype=object)
+        header = list(dict.fromkeys([*KEYS[name], *(key for line in lines[name] for key in line)]))
+        table = pd.DataFrame(lines[name], columns=header, dtype=object)
         numbers: dict[Any, Any] = {one: int for one in header if one in _WHOLE}
         numbers |= {one: float for one in header if one not in KEYS[name]}
         tables[name] = table.astype(numbers)
-    return Frames(tables[EPOCHS], tables[CASES], tables["reasons"], lines.columns)
+    return Frames(tables[EPOCHS], tables[CASES], tables["reasons"], columns)
 
 
 def read_frames(folder: Path, newer: Collection[CaseId] = ()) -> Frames:
@@ -186,8 +108,8 @@ def read_frames(folder: Path, newer: Collection[CaseId] = ()) -> Frames:
     columns = _read_columns(folder / COLUMNS_FILE)
     tables = {name: _read_table(folder, name, columns) for name in TABLES}
     for name, keys in (
-        (EPOCHS, [*_SAME, "backend", "machine", "epoch"]),
-        (CASES, [*_SAME, "backend", "machine"]),
+        (EPOCHS, [*OF_CASE, "backend", "machine", "epoch"]),
+        (CASES, [*OF_CASE, "backend", "machine"]),
     ):
         if (again := tables[name].duplicated(keys)).any():
             twice = " ".join(map(str, tables[name].loc[again, keys].iloc[0]))
@@ -337,19 +259,6 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def write_table(path: Path, lines: Sequence[dict[str, Any]], keys: Sequence[str]) -> None:
-    """Replace a table by these lines; ``keys`` come first."""
-    header = list(dict.fromkeys([*keys, *(name for line in lines for name in line)]))
-    with replacing(path) as temporary:
-        temporary.write_text(to_csv([header]) + _text(lines, header), encoding="utf-8")
-    path.with_suffix(".parquet").unlink(missing_ok=True)
-
-
-def _text(lines: Iterable[dict[str, Any]], header: Sequence[str]) -> str:
-    """Return lines of CSV: a missing value is an empty cell, a whole number has no fraction."""
-    return to_csv([_cell(line.get(name)) for name in header] for line in lines)
-
-
 def to_csv(lines: Iterable[Sequence[Any]]) -> str:
     """Return lines of CSV; each is one line, as its texts are."""
     buffer = io.StringIO()
@@ -358,6 +267,9 @@ def to_csv(lines: Iterable[Sequence[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < 2**53 else value
-    return "" if value is None else value
+    """Return a cell of CSV: empty if it is missing, and a whole number without a fraction."""
+    if not isinstance(value, float):
+        return value
+    if math.isnan(value):
+        return None
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value

@@ -41,7 +41,6 @@ class Job:
         dataset, trace: folders of the graph and of the minibatches; each rank has its own trace.
         part: the file that the process writes (bench/run/part.py).
         alone: no other path is open in the process.
-        traces: folder for a trace of an epoch after the measured ones; ``None``: no trace.
         sensors: the GPU's sensors that the run's calibration trusts; ``None``: no GPU.
         identity: of dataset and minibatches; all ranks have to agree on it.
         rank: the number among several processes; -1 for one alone, or the one that starts them.
@@ -61,7 +60,6 @@ class Job:
     trace: Path
     part: Path
     alone: bool = False
-    traces: Path | None = None
     sensors: SensorChoice | None = None
     identity: str = ""
     rank: int = -1

@@ -1,144 +1,129 @@
-"""A run's tables: a line per epoch, a line per case, and a line for each missing value.
+"""A run's rows as its tables, and back: a line per epoch, per case, and per missing value.
 
-Processes observe one number at a time (:class:`gatherbench.bench.run.rows.Row`). Here their
-observations become lines, in which a metric is a column
-(:class:`gatherbench.bench.run.columns.Column`).
+Processes observe one number at a time (:class:`gatherbench.bench.run.rows.Row`). In a line a metric
+is a column (:class:`gatherbench.bench.run.columns.Column`).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from gatherbench.bench.run.columns import CASES, COUNT, EPOCHS, REASON_KEYS, Column
-from gatherbench.bench.run.part import StoreError
-from gatherbench.bench.run.rows import PROCESS, Row
+from gatherbench.bench.run.columns import (
+    CASES,
+    COUNT,
+    ENDED,
+    EPOCHS,
+    OF_CASE,
+    Column,
+)
+from gatherbench.bench.run.frames import RESTORE, Frames, framed
+from gatherbench.bench.run.part import CaseId, StoreError, key_of
+from gatherbench.bench.run.rows import PROCESS, SCHEMA_VERSION, Row
 
-#: The column with the duration of a case; how it ended is its status.
-ENDED = Column("case", "wall_time", "s", declared=False)
 _READ = re.compile(r"\[samples=(\d+), (?=period=)")
-_ALL_EPOCHS = -1
+_ALL_EPOCHS, _END = -1, ENDED.name
+_Line = dict[str, Any]
+#: Keys of a line that a row has under the same name.
+_KEPT = (
+    *("commit", "machine", "backend", "workload", "dataset", "strategy", "variant", "repeat"),
+    "rank",
+)
 
 
-@dataclass(slots=True)
-class Lines:
-    """The lines that rows become.
-
-    Attributes:
-        epochs, cases: lines by :data:`~gatherbench.bench.run.columns.EPOCH_KEYS` and ``CASE_KEYS``,
-            and then by column.
-        reasons: lines by ``REASON_KEYS``.
-        columns: the description of the columns, by name.
-    """
-
-    epochs: list[dict[str, Any]] = field(default_factory=list)
-    cases: list[dict[str, Any]] = field(default_factory=list)
-    reasons: list[dict[str, Any]] = field(default_factory=list)
-    columns: dict[str, Column] = field(default_factory=dict)
-
-
-def lines_of(rows: Iterable[Row]) -> Lines:
-    """Return the lines of whole cases; the row with a case's end is its last.
+def frames_of(rows: Iterable[Row]) -> Frames:
+    """Return the tables of whole cases; the row with a case's end is its last.
 
     Rows of the run as a whole are left out.
 
     Raises:
         StoreError: an observation occurs twice among the rows, or two have one column.
     """
-    found, processes = Lines(), _Processes()
-    # The row with which a process continues a case makes no line before the epoch's own.
+    # The row with which a process continues a case makes no line before the epoch's own. If only
+    # the case's end was left to measure, there is no such epoch.
     rows = sorted((row for row in rows if row.workload), key=_went_on)
+    begun = _begun(rows)
+    there = {(key_of(row), row.rank, row.epoch) for row in rows if not _went_on(row)}
+    lines: dict[tuple[Any, ...], _Line] = {}
+    columns: dict[str, Column] = {}
+    missing: dict[tuple[Any, ...], list[_Line]] = defaultdict(list)
     for row in rows:
-        processes.add(row)
-    # If only the case's end was left to measure, there is no such epoch.
-    there = {(*_key(row), row.rank, row.epoch) for row in rows if not _went_on(row)}
-    rows = [r for r in rows if not _went_on(r) or (*_key(r), r.rank, r.epoch) in there]
-    lines: dict[tuple[object, ...], dict[str, Any]] = {}
-    missing: dict[tuple[object, ...], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        column = Column(row.stage, row.metric, row.unit, row.basis == "declared")
-        usual, read = _source(row.source)
-        known_column = found.columns.setdefault(column.name, replace(column, source=usual))
-        if replace(known_column, source="") != column:
-            what = f"{column.stage}.{column.metric}"
-            other = f"{known_column.stage}.{known_column.metric}"
-            raise StoreError(f"{what} and {other} have one column, {column.name}: rename one")
-        line = _line(row, lines, found, processes)
-        if column.name in line and row.epoch < 0:
-            continue  # a path may be set up twice, by the launcher of ranks and by them: first wins
-        if column.name in line:
+        if _went_on(row) and (key_of(row), row.rank, row.epoch) not in there:
+            continue
+        source = _READ.sub("[samples=N, ", row.source)
+        column = Column(row.stage, row.metric, row.unit, row.basis == "declared", source)
+        name = column.name
+        known = columns.setdefault(name, column)
+        if replace(known, source=source) != column:
+            what, other = (f"{one.stage}.{one.metric}" for one in (column, known))
+            raise StoreError(f"{what} and {other} have one column, {name}: rename one")
+        keys = _keys(row)
+        line = lines.setdefault((*keys.values(), row.epoch), keys | _place(row, begun))
+        if name in line:
+            if row.epoch < 0:
+                continue  # a path may be set up twice, by the launcher of ranks and by them
             what = f"{row.stage}.{row.metric} of {row.workload} {row.strategy} {row.variant}"
             raise StoreError(f"{what}, repeat {row.repeat}, epoch {row.epoch} stands twice")
-        line[column.name] = row.value
-        if read is not None:
-            line[column.samples] = read
-        ends = column.name == ENDED.name
+        line[name] = row.value
+        if polled := _READ.search(row.source):
+            line[column.samples] = int(polled[1])
+        ends = name == _END
         if ends:
             line |= {"status": row.status, "reason": row.reason}
-        if (row.value is None and not ends) or usual != known_column.source:
-            table = CASES if row.epoch < 0 else EPOCHS
+        if (row.value is None and not ends) or source != known.source:
             reason = {
-                **{name: line[name] for name in REASON_KEYS[:6]},
-                **{"epoch": row.epoch, "table": table, "column": column.name},
+                **dict(zip(OF_CASE, _case(line), strict=True)),
+                **{"table": CASES if row.epoch < 0 else EPOCHS, "column": name},
                 **{"status": row.status, "reason": row.reason},
-                "source": usual if usual != known_column.source else None,
+                "source": source if source != known.source else None,
             }
-            missing[tuple(v for n, v in reason.items() if n != "epoch")].append(reason)
-    epochs = _count(found.epochs)
+            missing[tuple(reason.values())].append(reason | {"epoch": row.epoch})
+    epochs = [line for line in lines.values() if "epoch" in line]
+    cases = [line for line in lines.values() if "epoch" not in line]
+    counts = Counter(map(_case, epochs))
+    reasons: list[_Line] = []
     for alike in missing.values():
-        in_all = alike[0]["table"] == EPOCHS and len(alike) == epochs[_case(alike[0])]
-        found.reasons += [{**alike[0], "epoch": _ALL_EPOCHS}] if in_all else alike
-    for line in found.cases:
+        in_all = alike[0]["table"] == EPOCHS and len(alike) == counts[_case(alike[0])]
+        reasons += [alike[0] | {"epoch": _ALL_EPOCHS}] if in_all else alike
+    for line in cases:
         if line["status"] is not None:
-            line[COUNT] = epochs[_case(line)]
-    found.cases.sort(key=lambda line: line["status"] is not None)
-    return found
+            line[COUNT] = counts[_case(line)]
+    cases.sort(key=lambda line: line["status"] is not None)
+    return framed({EPOCHS: epochs, CASES: cases, "reasons": reasons}, columns)
 
 
-def _line(
-    row: Row, lines: dict[tuple[object, ...], dict[str, Any]], found: Lines, processes: _Processes
-) -> dict[str, Any]:
-    """Return the line to which a row belongs, made if it is new."""
+def _keys(row: Row) -> _Line:
     basis = "measured" if row.basis == "declared" else row.basis
-    keys: dict[str, Any] = {
+    return {
         **{"run": row.run_id, "commit": row.commit, "machine": row.machine},
         **{"backend": row.backend, "basis": basis, "borrowed": row.borrowed or None},
         **{"workload": row.workload, "dataset": row.dataset, "strategy": row.strategy},
         **{"variant": row.variant, "rank": row.rank, "repeat": row.repeat},
     }
-    place = (*keys.values(), row.epoch)
-    if place not in lines:
-        if row.epoch < 0:
-            found.cases.append(keys | {"status": None, "reason": None})
-            lines[place] = found.cases[-1]
-        else:
-            found.epochs.append(keys | {"block": processes.block(row), "epoch": row.epoch})
-            lines[place] = found.epochs[-1]
-    return lines[place]
 
 
-class _Processes:
-    """The process that measured each epoch of a case, by numbers; -1: the case had one alone."""
+def _place(row: Row, begun: dict[CaseId, dict[int, int]]) -> _Line:
+    """Return the further keys of a row's line: of an epoch the number of its process, or -1."""
+    if row.epoch < 0:
+        return {"status": None, "reason": None}
+    of_case = begun.get(key_of(row), {})
+    behind = bisect_right(starts := sorted(of_case), row.epoch)
+    return {"block": of_case[starts[behind - 1]] if behind else -1, "epoch": row.epoch}
 
-    def __init__(self) -> None:
-        self._numbers: dict[float, int] = defaultdict(lambda: len(self._numbers))
-        self._begun: dict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
 
-    def add(self, row: Row) -> None:
-        """Take in a row, which may show when a process began."""
+def _begun(rows: Iterable[Row]) -> dict[CaseId, dict[int, int]]:
+    """Return by case the numbers of the processes that it shared, by their first epochs."""
+    numbers: dict[float, int] = {}
+    begun: dict[CaseId, dict[int, int]] = defaultdict(dict)
+    for row in rows:
         if (row.stage, row.metric) == PROCESS[:2] and row.value is not None:
-            self._begun[_key(row)][row.epoch] = self._numbers[row.value]
-
-    def block(self, row: Row) -> int:
-        """Return the number of the process that made the row."""
-        begun = self._begun.get(_key(row), {})
-        starts = sorted(begun)
-        behind = bisect_right(starts, row.epoch)
-        return begun[starts[behind - 1]] if behind else -1
+            begun[key_of(row)][row.epoch] = numbers.setdefault(row.value, len(numbers))
+    return begun
 
 
 def _went_on(row: Row) -> bool:
@@ -146,24 +131,77 @@ def _went_on(row: Row) -> bool:
     return (row.stage, row.metric) == PROCESS[:2] and row.epoch >= 0
 
 
-def _key(row: Row) -> tuple[object, ...]:
-    return (row.workload, row.strategy, row.variant, row.repeat)
+def _case(line: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return tuple(line[name] for name in OF_CASE)
 
 
-def _case(line: dict[str, Any]) -> tuple[object, ...]:
-    return tuple(line[name] for name in REASON_KEYS[:6])
+def rows_in(frames: Frames) -> list[Row]:
+    """Return the observations of the tables, by case.
+
+    Raises:
+        StoreError: a value that exists also has a reason why it is missing.
+    """
+    about = {
+        (reason["table"], reason["epoch"], reason["column"], *_case(reason)): reason
+        for reason in frames.reasons.to_dict("records")
+    }
+    lines = {name: frames.table(name).to_dict("records") for name in (EPOCHS, CASES)}
+    found: dict[tuple[Any, ...], list[Row]] = {_of(line): [] for line in lines[CASES]}
+    for table, of_table in lines.items():
+        for line in of_table:
+            rows = _rows_of(line, table, frames.columns, about)
+            found.setdefault(_of(line), []).extend(rows)
+    return [row for rows in found.values() for row in rows]
 
 
-def _count(lines: Iterable[dict[str, Any]]) -> dict[tuple[object, ...], int]:
-    found: dict[tuple[object, ...], int] = defaultdict(int)
-    for line in lines:
-        found[_case(line)] += 1
-    return found
+def _of(line: dict[Any, Any]) -> tuple[Any, ...]:
+    return line["workload"], line["strategy"], line["variant"], line["repeat"]
 
 
-def _source(source: str) -> tuple[str, int | None]:
-    """Split a source into it and the number of readings of a sensor that is polled."""
-    found = _READ.search(source)
-    if found is None:
-        return source, None
-    return _READ.sub("[samples=N, ", source), int(found[1])
+def _rows_of(
+    line: dict[Any, Any],
+    table: str,
+    columns: dict[str, Column],
+    about: dict[tuple[Any, ...], dict[Any, Any]],
+) -> Iterator[Row]:
+    epoch, case = line.get("epoch", -1), _case(line)
+    for name, column in columns.items():
+        if name not in line or (name == _END and line["status"] is None):
+            continue
+        told = about.get((table, epoch, name, *case)) or about.get((table, -1, name, *case))
+        value = None if math.isnan(line[name]) else line[name]
+        if value is None and told is None and name != _END:
+            continue
+        source, (status, reason) = column.source, ("ok", None)
+        if told is not None:
+            source, status, reason = told["source"] or source, told["status"], told["reason"]
+        if name == _END:
+            status, reason = line["status"], line["reason"]
+        if not math.isnan(polled := line.get(column.samples, math.nan)):
+            source = source.replace("samples=N", f"samples={polled:.0f}")
+        if value is None and reason is None:
+            reason = "no reason was given"
+        basis = "declared" if column.declared else line["basis"]
+        keys = {key: line[key] for key in _KEPT}
+        try:
+            yield Row(
+                line["run"],
+                SCHEMA_VERSION,
+                **keys,
+                basis=basis,
+                epoch=epoch,
+                stage=column.stage,
+                metric=column.metric,
+                unit=column.unit,
+                value=value,
+                source=source,
+                status=status,
+                reason=reason,
+                borrowed=line["borrowed"] or "",
+            )
+        except ValueError as error:
+            of = " ".join(map(str, _of(line)[:3]))
+            raise StoreError(
+                f"{table}.csv: {name} of {of} has a value and a reason why there is none, or"
+                f" neither ({error}); {RESTORE}"
+            ) from error

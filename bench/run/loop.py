@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.run.group import ALONE, Alone
-from gatherbench.bench.run.nvtx import Mark, unmarked
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.strategies.base import Fetcher, Ticket, copied
 
@@ -152,7 +151,6 @@ def run_epoch(
     batches: Iterable[MiniBatch],
     fetcher: Fetcher,
     trainer: Steps,
-    mark: Mark = unmarked,
     watch: Watch = UNWATCHED,
     group: Alone = ALONE,
 ) -> EpochTimes:
@@ -161,7 +159,6 @@ def run_epoch(
     Args:
         batches: the time that the loop waits for one counts as ``sample``: that of drawing it,
             or the rest of it if others draw ahead.
-        mark: opens a range of each stage's name for a profiler.
         watch: sees the ids of each minibatch, and the rows.
         group: the processes that train together; all begin at once.
     """
@@ -176,14 +173,13 @@ def run_epoch(
     def draw() -> bool:
         nonlocal drawn, rows
         begin = time.perf_counter()
-        with mark("sample"):
-            batch = next(source, None)
+        batch = next(source, None)
         if batch is None:
             return False
         clock.add("sample", drawn, time.perf_counter() - begin)
         watch.handed(drawn, batch.input_ids)
         if drawn == 0 or fetcher.announced:
-            with mark("fetch"), clock.stage("fetch", drawn):
+            with clock.stage("fetch", drawn):
                 _tell(fetcher, drawn, batch.input_ids)
         announced.append((drawn, batch))
         drawn += 1
@@ -196,7 +192,7 @@ def run_epoch(
         if not announced:
             return False
         number, batch = announced.popleft()
-        with mark("fetch"), clock.stage("fetch", number):
+        with clock.stage("fetch", number):
             ticket = fetcher.submit(fetcher.to_fetch_device(batch.input_ids))
         in_flight.append((number, batch, ticket))
         return True
@@ -206,10 +202,10 @@ def run_epoch(
         pass
     while in_flight:
         number, batch, ticket = in_flight.popleft()
-        with mark("fetch"), clock.stage("fetch", number):
+        with clock.stage("fetch", number):
             x = ticket.result()
         looked_at = watch.looked_at(number, batch.input_ids, x)
-        with looked_at, mark("train"), clock.stage("train", number):
+        with looked_at, clock.stage("train", number):
             losses.append(trainer.step(x, batch))
             del x, batch, ticket  # freeing a minibatch takes time: the step's, not the loop's
         while len(in_flight) <= fetcher.lookahead and advance():

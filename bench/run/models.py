@@ -23,7 +23,8 @@ from torch_geometric.nn import GATConv, SAGEConv
 from gatherbench.bench.plan.doors import MODELS, RELATIONS, is_relational, own_model
 from gatherbench.bench.plan.workload import GRAPHLESS, Workload
 from gatherbench.bench.run.group import ALONE, Alone
-from gatherbench.bench.run.step_context import NOTHING_AROUND, StepContext
+from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.step_context import NOTHING_AROUND, StepContext, gradient_row
 from gatherbench.bench.run.training_cost import GAT_HEADS
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.sampler import Tally
@@ -164,6 +165,24 @@ class Trainer:
         """Return another that trains a copy of the model, for steps whose effect is discarded."""
         model = copy.deepcopy(self.model)
         return Trainer(model, self.labels, self.device, around=self.around)
+
+    def ready(
+        self,
+        make: RowMaker,
+        fetched: Callable[[], tuple[Tensor, MiniBatch]],
+        plain: Callable[[], nn.Module],
+        *,
+        first: bool,
+    ) -> Iterator[Row]:
+        """Prepare for the first step; yield rows that show that it trains as a plain one does.
+
+        Args:
+            fetched: returns rows and minibatch of a step, on the device.
+            plain: builds a model as this one's was at first.
+            first: whether it is the first repeat, which is checked the most.
+        """
+        if self.around is not NOTHING_AROUND:
+            yield gradient_row(make, self, plain(), *fetched())
 
     def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
         """Train on the fetched rows ``x`` ``[B, D]``; return the loss, a scalar on the device.

@@ -6,7 +6,7 @@ numbers (bandwidths, speed-ups, efficiencies) are computed when the table is rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -196,14 +196,3 @@ def table_of(rows: Iterable[Row]) -> pd.DataFrame:
     table = pd.DataFrame(map(attrgetter(*HEADER), rows), columns=list(HEADER), dtype=object)
     numbers = dict.fromkeys(("schema_version", "repeat", "epoch", "rank"), int)
     return table.astype({**numbers, "value": float})
-
-
-def rows_in(table: pd.DataFrame) -> Iterator[Row]:
-    """Yield the rows of a table with the columns :data:`HEADER`.
-
-    Raises:
-        ValueError: one of them contradicts itself.
-    """
-    table = table[list(HEADER)].astype(object)
-    for line in table.where(table.notna(), None).itertuples(index=False, name=None):
-        yield Row(*line)

@@ -302,11 +302,9 @@ class Runner:
         """Return the job for the case."""
         # Checking one repeat of a strategy is enough; the first may have failed.
         first = key_of(case)[:3] not in self._took
-        traced = self.measure.trace and first
         job = replace(
             self._continued(self._blank(case, part)),
             alone=self._alone(case),
-            traces=self.store.folder.absolute() / "traces" if traced else None,
             sensors=self._sensors,
             first=first,
             tuned=self.store.tuned_file.absolute(),

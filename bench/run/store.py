@@ -35,19 +35,15 @@ from typing import TYPE_CHECKING, Any
 
 from gatherbench.bench.run.frames import (
     COLUMNS_FILE,
-    KEYS,
     RESTORE,
     TABLES,
     Frames,
-    frames_of,
     read_frames,
     to_csv,
-    write_columns,
-    write_table,
 )
-from gatherbench.bench.run.lines import lines_of
+from gatherbench.bench.run.lines import frames_of, rows_in
 from gatherbench.bench.run.part import CaseId, Record, SoFar, StoreError, counted, key_of, take_in
-from gatherbench.bench.run.rows import HEADER, Row, rows_in
+from gatherbench.bench.run.rows import HEADER, Row
 from gatherbench.datasets.files import discard, replacing
 from gatherbench.outside import open_file, read_bytes, read_json
 
@@ -164,14 +160,12 @@ class RunStore:
     def _read_now(self) -> Frames:
         found = self.so_far()
         frames = read_frames(self.folder, found)
-        return frames_of(lines_of(self._with(frames, found))) if found else frames
+        return frames_of(self._with(frames, found)) if found else frames
 
     def _with(self, tables: Frames, found: dict[CaseId, SoFar]) -> list[Row]:
         """Return the rows of the tables, in which those of the parts replace older ones."""
         older = (
-            row
-            for row in rows_in(tables.rows())
-            if row.basis == "predicted" or key_of(row) not in found
+            row for row in rows_in(tables) if row.basis == "predicted" or key_of(row) not in found
         )
         return [*older, *chain.from_iterable(one.rows for one in found.values())]
 
@@ -186,7 +180,7 @@ class RunStore:
         Raises:
             StoreError: see :meth:`frames`.
         """
-        return [*self.calibration(), *rows_in(self.frames().rows())]
+        return [*self.calibration(), *rows_in(self.frames())]
 
     def calibration(self) -> list[Row]:
         """Return the observations of the run as a whole; empty without a GPU."""
@@ -219,10 +213,7 @@ class RunStore:
         """Write the tables anew."""
         if of_the_run := [row for row in rows if not row.workload]:
             self.keep_calibration(of_the_run)
-        lines = lines_of(rows)
-        write_columns(self.folder, lines.columns)
-        for name in TABLES:
-            write_table(self.folder / f"{name}.csv", getattr(lines, name), KEYS[name])
+        frames_of(rows).write(self.folder)
 
     def write_parquet(self) -> None:
         """Write an ended run's tables again, as smaller Parquet files."""

@@ -143,7 +143,7 @@ def test_cases_that_torch_s_spinning_threads_slowed_are_marked_and_left_out():
 
 def test_what_the_profile_says_of_drawing_by_hand():
     """From the rows: of each process the median draw of ``no_fetch``, a layer and minibatch."""
-    rows = RunStore(decided(runs_of(FOLDER)).folder).frames().rows()
+    rows = table_of(RunStore(decided(runs_of(FOLDER)).folder).rows())
     rows = rows[(rows["basis"] == "measured") & (rows["epoch"] >= 0)]
     drawn = rows[(rows["stage"] == "sample") & (rows["metric"] == "wall_time")]
     drawn = drawn[drawn["strategy"] == "no_fetch"]

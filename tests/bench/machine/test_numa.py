@@ -162,10 +162,10 @@ def test_the_real_kernel_agrees():
 
 def test_rows_say_where_a_case_ran():
     make = RowMaker("run", "abc", "box", "cuda")
-    row = measure_module._binding_row(
+    row = measure_module.binding_row(
         Binding(None, "", Reason("no_device", "not bound: no GPU")), make
     )
     assert (row.metric, row.value) == ("numa_node", None)
     assert row.reason == "no_device: not bound: no GPU"
-    row = measure_module._binding_row(Binding(1, "by hand", None), make)
+    row = measure_module.binding_row(Binding(1, "by hand", None), make)
     assert (row.metric, row.value, row.source) == ("numa_node", 1.0, "by hand")

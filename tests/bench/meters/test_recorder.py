@@ -9,7 +9,7 @@ import pytest
 
 from gatherbench.bench.meters.base import Meter, Window
 from gatherbench.bench.meters.recorder import Recorder
-from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run import session as session_module
 
 from ..run.fakes import measured
 
@@ -116,7 +116,7 @@ def test_a_case_whose_meters_break_is_measured_all_the_same(make_job, monkeypatc
         Scripted("power:W", lambda: {"power": float("nan")}),
         good("count"),
     ]
-    monkeypatch.setattr(measure_module, "open_meters", lambda **_: meters)
+    monkeypatch.setattr(session_module, "open_meters", lambda **_: meters)
     job = make_job()
     rows = [r for r in measured(job) if r.stage == "epoch"]
     for epoch in (0, 1):

@@ -36,6 +36,7 @@ from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import sensor_check
+from gatherbench.bench.run import session as session_module
 from gatherbench.bench.run import worker as worker_module
 from gatherbench.bench.run.job import CHOICE, Block, Job
 from gatherbench.bench.run.part import read_part, rows_of
@@ -511,7 +512,7 @@ def test_the_worker_writes_rows_and_a_choice(job, driver):
 
 def test_a_case_reads_link_power_and_energy(make_job, driver, monkeypatch):
     """A whole case in host memory, while the stub's GPU draws 400 W and its link carries."""
-    monkeypatch.setattr(measure_module, "gpu_under_test", lambda *_: gpu())
+    monkeypatch.setattr(session_module, "gpu_under_test", lambda *_: gpu())
     monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.0)
     driver.say({"gpu0.power_mw": 400_000, "gpu0.rx": 0, "gpu0.from": driver.clock.time()})
     driver.transfer()

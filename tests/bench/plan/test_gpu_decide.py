@@ -13,6 +13,7 @@ from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.issuing import BOUND_SHARE
 from gatherbench.bench.read.points import read_points
+from gatherbench.bench.run.rows import table_of
 from gatherbench.bench.run.store import RunStore
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.registry import get_source
@@ -44,7 +45,7 @@ Series: TypeAlias = "pd.Series[float]"
 @pytest.fixture(scope="module")
 def rows() -> pd.DataFrame:
     """What ``gpu-decide`` of 2026-11-26 measured."""
-    table = RunStore(RESULTS / "20261126-gpu-decide-239f0b").frames().rows()
+    table = table_of(RunStore(RESULTS / "20261126-gpu-decide-239f0b").rows())
     return table[table["value"].notna() & (table["basis"] == "measured")]
 
 

@@ -12,9 +12,8 @@ import gatherbench
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.tables import RunError, no_samples, run_of
 from gatherbench.bench.run.columns import KNOWN, Column
-from gatherbench.bench.run.frames import frames_of
-from gatherbench.bench.run.lines import lines_of
-from gatherbench.bench.run.rows import Row, RowMaker, rows_in
+from gatherbench.bench.run.lines import frames_of, rows_in
+from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore
 
 ROOT = Path(__file__).parents[3]
@@ -76,22 +75,25 @@ def test_rows_become_a_line_an_epoch_and_a_line_a_case():
         ]
     rows.append(MAKE.missing("train", "loss", "1", "mean", "unsupported: no model", epoch=1))
     rows.append(MAKE.ok("case", "wall_time", "s", 9, "clock"))
-    lines = lines_of(rows)
-    epochs = pd.DataFrame(lines.epochs)
+    frames = frames_of(rows)
+    epochs = frames.epochs
     told = epochs[["block", "epoch", "epoch_s", "gpu_power_w", "gpu_power_samples"]]
     assert told.values.tolist() == [[0, 0, 3, 7, 5], [1, 1, 4, 7, 6]]
     assert epochs["declared_gpu_link_read_bytes"].tolist() == [640, 640]
     assert set(epochs["basis"]) == {"measured"}
-    (case,) = lines.cases
+    (case,) = frames.cases.to_dict("records")
     told = [case[name] for name in ("status", "reason", "case_s", "setup_open_s")]
     assert told == ["ok", None, 9, 0.5]
-    assert [(r["epoch"], r["column"], r["reason"], r["source"]) for r in lines.reasons] == [
+    assert [
+        (r["epoch"], r["column"], r["reason"], r["source"])
+        for r in frames.reasons.to_dict("records")
+    ] == [
         (-1, "setup_numa_node", "unsupported: one node", None),
         (-1, "gpu_energy_j", "no_device: none", None),  # of both epochs
         (1, "train_loss", "unsupported: no model", None),
         (1, "setup_process_began_s", None, "time.time; again"),
     ]
-    assert lines.columns["gpu_power_w"].source == "NVML [samples=N, period=0.02 s]"
+    assert frames.columns["gpu_power_w"].source == "NVML [samples=N, period=0.02 s]"
 
 
 def every_rank() -> list[Row]:
@@ -131,14 +133,15 @@ def every_rank() -> list[Row]:
 def test_each_rank_and_repeat_keeps_its_values_reasons_and_counts(tmp_path):
     """As lines, and as files."""
     rows = every_rank()
-    lines = lines_of(rows)
-    energy = [line for line in lines.reasons if line["column"] == "gpu_energy_j"]
+    frames = frames_of(rows)
+    energy = [one for one in frames.reasons.to_dict("records") if one["column"] == "gpu_energy_j"]
     told = {(one["repeat"], one["rank"], one["epoch"], one["reason"]) for one in energy}
     both = [*product(range(2), repeat=2)]
     assert told == {(*at, -1, "no_device: {} {}".format(*at)) for at in both}
-    assert [line["epochs"] for line in lines.cases if line["status"]] == [3] * 4
-    assert {(line["repeat"], line["block"]) for line in lines.epochs} == {(0, 0), (1, 1)}
-    assert sorted(rows_in(frames_of(lines).rows()), key=repr) == sorted(rows, key=repr)
+    assert frames.cases.loc[frames.cases["status"].notna(), "epochs"].tolist() == [3] * 4
+    blocks = frames.epochs.loc[frames.epochs["basis"] == "measured", ["repeat", "block"]]
+    assert blocks.drop_duplicates().values.tolist() == [[0, 0], [1, 1]]
+    assert sorted(rows_in(frames), key=repr) == sorted(rows, key=repr)
     store = RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
     store.write(rows)
     assert sorted(RunStore(store.folder).rows(), key=repr) == sorted(rows, key=repr)
@@ -163,7 +166,7 @@ def test_of_a_case_that_is_no_result_what_was_declared_and_how_it_ended_stays():
 
 def test_a_process_that_had_but_the_end_of_a_case_left_has_no_epoch():
     """The one before it was killed behind the last block."""
-    lines = lines_of(
+    frames = frames_of(
         [
             MAKE.ok("setup", "process_began", "s", 17.5, "time.time"),
             MAKE.ok("epoch", "wall_time", "s", 3, "clock", 0),
@@ -171,19 +174,20 @@ def test_a_process_that_had_but_the_end_of_a_case_left_has_no_epoch():
             MAKE.ok("case", "wall_time", "s", 9, "clock"),
         ]
     )
-    assert [(line["epoch"], line["block"]) for line in lines.epochs] == [(0, 0)]
-    assert lines.cases[0]["epochs"] == 1
+    assert frames.epochs[["epoch", "block"]].values.tolist() == [[0, 0]]
+    assert frames.cases["epochs"].tolist() == [1]
 
 
 def test_a_case_that_failed_says_so():
-    (line,) = lines_of([MAKE.missing("case", "wall_time", "s", "clock", "boom", "failed")]).cases
-    assert (line["status"], line["reason"], line["case_s"]) == ("failed", "boom", None)
+    cases = frames_of([MAKE.missing("case", "wall_time", "s", "clock", "boom", "failed")]).cases
+    assert cases[["status", "reason"]].values.tolist() == [["failed", "boom"]]
+    assert cases["case_s"].isna().all()
 
 
 def test_an_observation_that_stands_twice_is_refused():
     twice = [MAKE.ok("epoch", "wall_time", "s", 1, "clock", 0)] * 2
     with pytest.raises(ValueError, match=r"epoch\.wall_time of .* repeat 0, epoch 0 stands twice"):
-        lines_of(twice)
+        frames_of(twice)
 
 
 def test_the_frames_of_a_run(make_run):

@@ -2,8 +2,7 @@
 
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.tables import of_mean_epoch
-from gatherbench.bench.run.frames import frames_of
-from gatherbench.bench.run.lines import lines_of
+from gatherbench.bench.run.lines import frames_of
 from gatherbench.bench.run.rows import RowMaker
 
 CASE = Case(Workload("tiny"), "aligned_zero_copy", "given", {}, 0)
@@ -19,7 +18,7 @@ def test_the_mean_is_that_of_the_epochs_that_were_measured():
         rows.append(make.ok("fetch", "declared_payload", "B", payload, "count", epoch))
         rows.append(make.missing("fetch", "disk_read", "B", "count", "unknown: why", epoch=epoch))
     rows.append(make.ok("fetch", "gpu_requests_64_bytes", "1", 9, "count", 4))
-    found = of_mean_epoch(frames_of(lines_of(rows)))
+    found = of_mean_epoch(frames_of(rows))
     assert found.index.tolist() == [(CASE.workload.id, "aligned_zero_copy", "given", "host", 0)]
     assert found.iloc[0].dropna().to_dict() == {
         "declared_row_bytes": 132,

@@ -70,8 +70,8 @@ def counted(*jobs: Job) -> list[Job]:
 def skipped(job: Job, table: Any = None, group: Any = None) -> str | None:
     """Why a case cannot run here, alone; ``None``: it has been measured."""
     from gatherbench.bench.run.group import ALONE  # brings torch, which takes its time
-    from gatherbench.bench.run.measure import MeasuredCase, Session
-    from gatherbench.bench.run.nvtx import nvtx_session
+    from gatherbench.bench.run.measure import MeasuredCase
+    from gatherbench.bench.run.session import Session
 
     if job.counts is None and group is None:
         with suppress(DatasetError):  # of a case that is refused
@@ -79,8 +79,7 @@ def skipped(job: Job, table: Any = None, group: Any = None) -> str | None:
     job, session = replace(job, alone=True), Session(job, table, group or ALONE)
     with closing(PartWriter(fresh(job.part))) as out, MeasuredCase(job, out, session) as case:
         if (why := case.open()) is None:
-            with nvtx_session(job.measure.nvtx) as mark:
-                for number in range(job.measure.epochs):
-                    case.epoch(number, mark)
+            for number in range(job.measure.epochs):
+                case.epoch(number)
             case.finish()
     return why

@@ -12,8 +12,7 @@ import pytest
 from gatherbench.bench.read.derive import epoch_times, problems
 from gatherbench.bench.read.tables import load_run, no_samples, run_of
 from gatherbench.bench.run.agreement import judged, right_in, strays_in
-from gatherbench.bench.run.frames import frames_of
-from gatherbench.bench.run.lines import lines_of
+from gatherbench.bench.run.lines import frames_of
 from gatherbench.bench.run.part import CaseId
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore
@@ -43,7 +42,7 @@ def case(
 
 
 def strays(rows: Iterable[Row]) -> dict[CaseId, str]:
-    return strays_in(frames_of(lines_of(rows)))
+    return strays_in(frames_of(rows))
 
 
 def found(*cases: list[Row]) -> dict[tuple[str, int], str]:
@@ -74,7 +73,7 @@ def test_where_a_ranks_rows_were_wrong_its_case_is_no_result():
     """Although the case as a whole ended well."""
     found = {"rank": 1, "value": None, "status": "failed", "reason": "failed: row 3"}
     wrong = replace(case(NAIVE, [4.0])[0], **found)
-    frames = frames_of(lines_of([*case(NAIVE, [4.0]), wrong, *case(ALIGNED, [4.0])]))
+    frames = frames_of([*case(NAIVE, [4.0]), wrong, *case(ALIGNED, [4.0])])
     assert {name for _, name, *_ in right_in(frames)} == {ALIGNED[0]}
 
 

@@ -17,11 +17,12 @@ import pytest
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run import block as block_module
 from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run import session as session_module
 from gatherbench.bench.run.block import measure_block
 from gatherbench.bench.run.declared_rows import PAYLOAD
 from gatherbench.bench.run.job import Block, Job
 from gatherbench.bench.run.latin_square import apart
-from gatherbench.bench.run.lines import lines_of
+from gatherbench.bench.run.lines import frames_of
 from gatherbench.bench.run.part import PartWriter, SoFar, read_part, rows_of, take_in
 from gatherbench.bench.run.rows import SET, Row
 from gatherbench.bench.run.runner import takes_turns
@@ -80,7 +81,7 @@ def test_paths_that_take_turns_train_as_each_does_alone(make_job):
 def test_energy_is_that_of_further_epochs_behind_the_blocks(make_job, monkeypatch, energy, epochs):
     """Each path has a window of its own, in which it alone trains; that of the blocks is none's."""
     order: list[tuple[str, str]] = []
-    trained = measure_module._Training._epoch
+    trained = measure_module.MeasuredCase._epoch
 
     class Energy:
         def __init__(self, gpu: object, *, run_on: bool = True) -> None:
@@ -103,8 +104,8 @@ def test_energy_is_that_of_further_epochs_behind_the_blocks(make_job, monkeypatc
         return trained(self, *given)
 
     monkeypatch.setattr(measure_module, "EnergyBlock", Energy)
-    monkeypatch.setattr(measure_module._Training, "_epoch", epoch)
-    monkeypatch.setattr(measure_module.Session, "gpu", "a GPU")
+    monkeypatch.setattr(measure_module.MeasuredCase, "_epoch", epoch)
+    monkeypatch.setattr(session_module.Session, "gpu", "a GPU")
     names = (PINNED, ALL)
     taken([make_job(name, epochs=3, warmup_epochs=1, energy=energy) for name in names])
     windows = [order[place + 1] for place, one in enumerate(order) if one == ("energy", "")]
@@ -123,8 +124,8 @@ def test_the_time_that_all_share_is_in_the_time_of_each(make_job, monkeypatch):
         now[0] += 60
         return loaded(*_, **__)
 
-    loaded = measure_module.load_table
-    monkeypatch.setattr(measure_module, "load_table", load)
+    loaded = session_module.load_table
+    monkeypatch.setattr(session_module, "load_table", load)
     monkeypatch.setattr(block_module.time, "perf_counter", lambda: now[0])
     parts = taken([make_job(name) for name in (PINNED, ASYNC, ALL)])
     assert [part[-1]["value"] for part in parts.values()] == [20.0] * 3
@@ -154,7 +155,7 @@ def test_what_a_path_keeps_of_its_fetches_brings_it_nothing_in_an_epoch(make_job
         fetched[id(self)].append(ids.numpy().tobytes())
         return submit(self, ids)
 
-    trained = measure_module._Training._epoch
+    trained = measure_module.MeasuredCase._epoch
 
     def epoch(self: Any, *given: Any) -> Any:
         before = set(fetched[id(self.fetcher)])
@@ -164,7 +165,7 @@ def test_what_a_path_keeps_of_its_fetches_brings_it_nothing_in_an_epoch(make_job
 
     again = list[int]()
     monkeypatch.setattr(Fetcher, "submit", noted)
-    monkeypatch.setattr(measure_module._Training, "_epoch", epoch)
+    monkeypatch.setattr(measure_module.MeasuredCase, "_epoch", epoch)
     taken([make_job(name, epochs=3, warmup_epochs=2) for name in (PINNED, ALL)])
     # What is compared before the first warm-up comes again in it, which is not timed.
     assert sorted(again) == [*[0] * 2 * 4, 2, 2]
@@ -210,7 +211,7 @@ def test_a_path_that_is_found_wrong_behind_its_last_epoch_ends_once(make_job, mo
 def test_a_path_that_does_not_fit_has_its_blocks_later_in_the_same_process(make_job, monkeypatch):
     """On this host ``all_in_gpu`` keeps a second copy: there is room for its half alone."""
     jobs = [make_job(name, epochs=2) for name in (ALL, PINNED, ASYNC)]
-    size = measure_module.open_dataset(jobs[0].dataset).spec.table_bytes
+    size = session_module.open_dataset(jobs[0].dataset).spec.table_bytes
     room = 1.5 * size  # of which a path may take half
     monkeypatch.setattr(block_module, "free_bytes", lambda _device: room)
     monkeypatch.setattr(block_module.random.Random, "shuffle", lambda _self, paths: paths.reverse())
@@ -225,7 +226,7 @@ def test_a_table_of_another_kind_is_loaded_behind_the_first_where_there_is_no_ro
     make_job, monkeypatch
 ):
     """The first is let go of before, or the host would have both."""
-    held, loaded = [], measure_module.load_table
+    held, loaded = [], session_module.load_table
 
     def load(dataset: Any, kind: Any, device: Any) -> Any:
         gc.collect()
@@ -237,15 +238,15 @@ def test_a_table_of_another_kind_is_loaded_behind_the_first_where_there_is_no_ro
     def kind(strategy: Any, *_: Any) -> str:
         return "managed" if strategy.name == ASYNC else "anonymous"
 
-    monkeypatch.setattr(measure_module, "load_table", load)
-    monkeypatch.setattr(measure_module, "table_kind", kind)
-    monkeypatch.setattr(measure_module, "table_refusal", lambda *_: None)
+    monkeypatch.setattr(session_module, "load_table", load)
+    monkeypatch.setattr(session_module, "table_kind", kind)
+    monkeypatch.setattr(session_module, "table_refusal", lambda *_: None)
     monkeypatch.setattr(block_module, "has_room", lambda spec, _: spec.table_bytes < room / 2)
     monkeypatch.setattr(block_module.random.Random, "shuffle", lambda _self, paths: None)
     for times in (1, 3):
         held.clear()
         jobs = [make_job(name, epochs=2) for name in (PINNED, ASYNC)]
-        size = measure_module.open_dataset(jobs[0].dataset).spec.table_bytes
+        size = session_module.open_dataset(jobs[0].dataset).spec.table_bytes
         room = times * size
         found = {name: rows_of(part) for name, part in taken(jobs).items()}
         places = [values(found[name], "epoch", "place") for name in (PINNED, ASYNC)]
@@ -303,9 +304,9 @@ def test_a_second_process_measures_the_blocks_that_are_left_and_scores_nothing(m
     assert epochs == [0, 1, 2, 3]
     assert [r.epoch for r in rows[PINNED] if r.metric == "process_began"] == [-1, 2]
     assert rows[PINNED][-1].value > before.spent_s
-    lines = lines_of(rows[PINNED])
-    assert len(lines.cases) == 1, "the code was changed between: its epochs tell, the case is one"
-    assert [line["commit"] == "older" for line in lines.epochs] == [True, True, False, False]
+    frames = frames_of(rows[PINNED])
+    assert len(frames.cases) == 1, "the code was changed between: its epochs tell, the case is one"
+    assert (frames.epochs["commit"] == "older").tolist() == [True, True, False, False]
     places = {name: values(of, "epoch", "place") for name, of in rows.items()}
     assert places[ALL][:2] == [0, 0]
     assert all(
@@ -353,7 +354,7 @@ def test_who_keeps_a_process_of_its_own():
 
 def test_rows_that_no_disk_holds_are_read_off_none(make_job, monkeypatch):
     job = make_job("disk_mmap")
-    session = measure_module.Session(job)
+    session = session_module.Session(job)
     hashed = replace(session.dataset.spec, hashed=True)
     session.dataset = replace(session.dataset, spec=hashed)
     case = measure_module.MeasuredCase(job, None, session)  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from gatherbench.bench.run.captured import (
     StepInputs,
     WrongStepError,
     difference,
-    padding,
 )
 from gatherbench.bench.run.models import Trainer, build_model
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -101,8 +100,9 @@ def test_the_more_edges_may_be_lacking_the_more_rows_they_are_spread_over():
 
 
 def test_padding_is_the_largest_layers_over_the_mean_minibatch():
-    """Largest 30 and 70 edges: 100; minibatches of 80 and 90: 85 on average."""
-    assert padding(np.array([[30, 50], [20, 70]])) == pytest.approx(100 / 85 - 1)
+    edges = np.array([[30, 50], [20, 70]])
+    inputs = StepInputs.of(np.array([[4, 5, 6], [4, 5, 6]]), edges, 3, torch.device("cpu"))
+    assert inputs.padding == pytest.approx(100 / 85 - 1)
 
 
 def test_narrow_rows_are_widened_on_their_way_in():

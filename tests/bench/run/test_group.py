@@ -14,12 +14,13 @@ from torch import nn
 from gatherbench.bench.machine.numa import Binding
 from gatherbench.bench.run import group as group_module
 from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run import session as session_module
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.group import Alone, RanksDisagreeError, Together, cores_of_rank
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.measure import Session, _trainer
 from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.run.session import Session
 from gatherbench.bench.run.table import load_table
 from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.bench.sampling.prepare import prepare, rank_trace
@@ -177,7 +178,7 @@ def rank_job(make_job: Any, tmp_path: Path) -> Job:
     workload = replace(job.case.workload, gpus=2)
     _, trace = prepare(workload)
     case = replace(job.case, workload=workload)
-    return replace(job, case=case, rank=1, trace=rank_trace(trace, 1), traces=tmp_path / "traces")
+    return replace(job, case=case, rank=1, trace=rank_trace(trace, 1))
 
 
 def test_a_rank_measures_as_one_of_several(rank_job, monkeypatch):
@@ -194,21 +195,19 @@ def test_a_rank_measures_as_one_of_several(rank_job, monkeypatch):
         return Binding(None, "", None)
 
     monkeypatch.setattr(measure_module, "EnergyBlock", Noted)
-    monkeypatch.setattr(measure_module, "bind_case", bound)
+    monkeypatch.setattr(session_module, "bind_case", bound)
     group = Twin()
     assert skipped(rank_job, group=group) is None
     rows = rows_of(read_part(rank_job.part))
     assert told == [(1, 2), ["wants to go on"] * 2]
     assert group.epochs == 1 + 1 + 2 + 1 + 1, "checks before and after, warm-up, two, energy"
     assert not [row for row in rows if row.stage == "eval"], "rank 0 does that for all"
-    assert rank_job.traces is not None
-    assert [p.name for p in rank_job.traces.iterdir()] == [f"{rank_job.case.id}.rank1.json.gz"]
     assert {row.rank for row in rows} == {1}
 
 
 @pytest.mark.parametrize("asked", [0, 1])
 def test_a_rank_skips_what_another_one_cannot_run(rank_job, monkeypatch, asked):
-    monkeypatch.setattr(measure_module, "bind_case", lambda *_, part_of: Binding(None, "", None))
+    monkeypatch.setattr(session_module, "bind_case", lambda *_, part_of: Binding(None, "", None))
     other = [None] * asked + ["no room there"]
     assert skipped(rank_job, group=Twin(*other)) == "no room there"
 
@@ -218,7 +217,7 @@ def test_ranks_begin_with_one_model_and_draw_a_dropout_each(make_job):
     found = []
     for rank in range(3):
         group = Told(Ranks(rank, 3, 3))
-        trainer = _trainer(job, Session(job, None, group))
+        trainer = Session(job, None, group).trainer()
         group._model = trainer.model
         found.append((group._digest(), torch.rand(8).tolist()))
     assert len({digest for digest, _ in found}) == 1

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gatherbench.bench.run import check as check_module
 from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run import models
 from gatherbench.bench.run.agreement import judged
 from gatherbench.bench.run.check import WrongRowsError
 from gatherbench.bench.run.epoch_minibatches import Epochs
@@ -274,13 +275,13 @@ def test_the_fetcher_that_the_wrong_ones_spoil_is_right(make_job, monkeypatch):
 
 def test_after_the_last_epoch_fetches_are_beside_training_too(make_job, monkeypatch):
     steps: list[int] = []
-    step = measure_module.Trainer.step
+    step = models.Trainer.step
 
     def counted(trainer: Any, x: Tensor, batch: Any) -> Tensor:
         steps.append(len(x))
         return step(trainer, x, batch)
 
-    monkeypatch.setattr(measure_module.Trainer, "step", counted)
+    monkeypatch.setattr(models.Trainer, "step", counted)
     measured(make_job(), Right, monkeypatch)
     assert len(steps) == 3 * EPOCH + LAST  # a warm-up, two epochs, and the check
 
@@ -360,14 +361,14 @@ def test_a_path_that_forgets_the_last_row_of_large_minibatches(make_job, monkeyp
 
 @pytest.mark.parametrize("fetcher", [WritesOverThem, HandsThemOutTooEarly, ChangesLater])
 def test_a_path_that_is_wrong_only_beside_the_training(make_job, monkeypatch, fetcher):
-    step = measure_module.Trainer.step
+    step = models.Trainer.step
 
     def beside(trainer: Any, x: Tensor, batch: Any) -> Tensor:
         loss = step(trainer, x, batch)
         fetcher.opened.beside(x)
         return loss
 
-    monkeypatch.setattr(measure_module.Trainer, "step", beside)
+    monkeypatch.setattr(models.Trainer, "step", beside)
     rejected(make_job(), fetcher, monkeypatch, r"in the warm-up: row \d+, column 0: ")
 
 

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.run import loop
-from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.loop import EpochTimes, Watch, run_epoch
-from gatherbench.bench.run.nvtx import unmarked
+from gatherbench.bench.run.measure import MeasuredCase
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.strategies.base import Fetcher, Ticket
 
@@ -138,7 +137,7 @@ def epoch(
             clocks.host += LOOK
 
     fetcher, steps = Delayed(clocks, device, lookahead), DelayedSteps(clocks, device)
-    return run_epoch(drawn(), fetcher, steps, unmarked, Look(), group)
+    return run_epoch(drawn(), fetcher, steps, Look(), group)
 
 
 class Among(Alone):
@@ -269,17 +268,16 @@ def test_on_a_gpu_a_fetch_ahead_takes_the_time_for_which_the_stream_has_it(clock
 def test_waits_for_what_a_gpu_draws_are_told_of_the_measured_epoch_alone(monkeypatch):
     """Those of the warm-up are asked for, and dropped, before it begins."""
     asked: list[str] = []
-    training = MagicMock()
-    training.job.device = "cuda"
-    training.epochs.waited_s.side_effect = lambda: asked.append("waited") or 2.5
-    training._epoch.side_effect = lambda *_: asked.append("epoch") or times
+    case = MagicMock()
+    case._device.type, case._session.recorder.readings = "cuda", ()
+    case._session.epochs.waited_s.side_effect = lambda: asked.append("waited") or 2.5
+    case._epoch.side_effect = lambda *_: asked.append("epoch") or times
     times = EpochTimes(1.0, {}, 0.5, [0.0], 7)
-    training._times = lambda *given: measure_module._Training._times(training, *given)
-    training.job.rows.ok.side_effect = lambda *given, **_: given
+    case._time_rows = lambda *given: MeasuredCase._time_rows(case, *given)
+    case._make.ok.side_effect = lambda *given, **_: given
     rows: list[Any] = []
-    training.out.rows.side_effect = rows.extend
-    training.recorder.readings = ()
-    measure_module._Training.measured_epoch(training, 0, 0, unmarked)
+    case._out.rows.side_effect = rows.extend
+    MeasuredCase._measure(case, 0, 0)
     assert asked == ["waited", "epoch", "waited"]
     assert [row[:4] for row in rows if row[0] == "host" and row[1] == "wait_sample"] == [
         ("host", "wait_sample", "s", 2.5)

@@ -14,18 +14,21 @@ from torch import Tensor
 
 from gatherbench.bench.meters.base import Meter, Window
 from gatherbench.bench.meters.nvml_device import SensorChoice
+from gatherbench.bench.run import captured as captured_module
 from gatherbench.bench.run import counting as counting_module
 from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run.captured import CapturedTrainer, WrongStepError, padding
+from gatherbench.bench.run import session as session_module
+from gatherbench.bench.run.captured import CapturedTrainer, WrongStepError
 from gatherbench.bench.run.check import WrongMemoryError
 from gatherbench.bench.run.declared_rows import UNCHOSEN
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
-from gatherbench.bench.run.measure import MeasuredCase, Session, _trainer
+from gatherbench.bench.run.measure import MeasuredCase
 from gatherbench.bench.run.models import Trainer
 from gatherbench.bench.run.part import PartWriter, read_part, rows_of
 from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.session import Session
 from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.bench.sampling.knowledge import knowledge_of
 from gatherbench.bench.sampling.trace import Trace
@@ -101,7 +104,7 @@ def test_the_path_that_a_training_chose_is_told_with_what_the_search_cost(make_j
 def test_torch_has_one_thread_beside_a_gpu(make_job, monkeypatch, device, threads):
     """Those of its pool spin on the cores of whoever gathers and samples."""
     given: list[int] = []
-    monkeypatch.setattr(measure_module, "bind_case", lambda *_, **__: None)
+    monkeypatch.setattr(session_module, "bind_case", lambda *_, **__: None)
     monkeypatch.setattr(torch, "set_num_threads", given.append)
     Session(replace(make_job(), device=device)).binding  # noqa: B018 - it binds when it is asked for
     assert given == [threads]
@@ -161,7 +164,7 @@ def test_the_model_is_scored_on_test_nodes(make_job, monkeypatch):
         scored.extend(batch.seeds.tolist())
         return len(batch.seeds) // 4
 
-    monkeypatch.setattr(measure_module.Trainer, "correct", correct)
+    monkeypatch.setattr(Trainer, "correct", correct)
     rows = measured(job)
     assert sorted(scored) == sorted(dataset.test_ids.tolist())
     assert [r.source for r in rows if r.stage == "eval"] == ["100 test nodes"]
@@ -302,9 +305,9 @@ def test_a_case_reads_the_sensors_that_the_run_trusts_and_keeps_what_they_polled
     make_job, monkeypatch
 ):
     trusted = SensorChoice("gpm", "")
-    gpu = measure_module.gpu_under_test
-    monkeypatch.setattr(measure_module, "gpu_under_test", lambda d, choice: (gpu(d, None), choice))
-    monkeypatch.setattr(measure_module, "open_meters", lambda gpu, folder: [Polled(gpu)])
+    gpu = session_module.gpu_under_test
+    monkeypatch.setattr(session_module, "gpu_under_test", lambda d, choice: (gpu(d, None), choice))
+    monkeypatch.setattr(session_module, "open_meters", lambda gpu, folder: [Polled(gpu)])
     monkeypatch.setattr(measure_module, "EnergyBlock", lambda _, run_on: EnergyBlock(None))
     job = replace(make_job(), sensors=trusted)
     rows = [r for r in measured(job) if r.metric == "pcie_x"]
@@ -354,7 +357,7 @@ def test_a_capture_that_fails_ends_the_process_and_wrong_gradients_the_case(
     def failing(*_: object) -> None:
         raise raised
 
-    where = CapturedTrainer if fails == "capture" else measure_module
+    where = CapturedTrainer if fails == "capture" else captured_module
     monkeypatch.setattr(where, fails, failing)
     raised: Exception = RuntimeError("operation not permitted when stream is capturing")
     with pytest.raises(SystemExit, match="1"):
@@ -388,13 +391,13 @@ def _noted(seen: list[str], name: str, does: Any) -> Any:
 def test_captured_steps_of_a_process_share_what_they_read(make_job):
     session = Session(captured(make_job()))
     assert session.inputs is session.inputs
-    trainers = [_trainer(captured(make_job()), session) for _ in range(2)]
+    trainers = [session.trainer() for _ in range(2)]
     assert {one._inputs for one in trainers if isinstance(one, CapturedTrainer)} == {session.inputs}
 
 
 def test_the_difference_that_is_found_is_the_one_that_is_told(make_job, monkeypatch):
     monkeypatch.setattr(MeasuredCase, "refused", lambda _: None)
-    monkeypatch.setattr(measure_module, "difference", lambda *_: 0.25)
+    monkeypatch.setattr(captured_module, "difference", lambda *_: 0.25)
     assert value(measured(captured(make_job())), "check", "gradient_difference") == 0.25
 
 
@@ -408,7 +411,9 @@ def test_paths_train_to_the_same_bits_in_steps_of_a_fixed_size(make_job, monkeyp
         job = captured(make_job(strategy))
         rows = measured(job)
         is_complete(rows)
-        assert value(rows, "train", "padding") == pytest.approx(padding(edges))
+        assert value(rows, "train", "padding") == pytest.approx(
+            edges.max(axis=0).sum() / edges.sum(axis=1).mean() - 1
+        )
         assert 0 <= value(rows, "check", "gradient_difference") < 1e-5
         outcomes.add(tuple(value(rows, "train", "loss", e) for e in range(2)))
         again = measured(replace(job, first=False))
@@ -442,7 +447,7 @@ def test_a_table_that_moved_while_it_was_read_is_not_shown(make_job, monkeypatch
             raise WrongMemoryError("it moved")
 
     monkeypatch.setattr(measure_module, "build", lambda *_: Managed())
-    monkeypatch.setattr(measure_module, "table_kind", lambda *_: "anonymous")
+    monkeypatch.setattr(session_module, "table_kind", lambda *_: "anonymous")
     monkeypatch.setattr(measure_module, "StaysOnHost", Stays)
     job = make_job()
     with pytest.raises(WrongMemoryError):
@@ -525,8 +530,8 @@ def test_what_a_path_counts_is_told_of_the_epoch_alone(make_job):
     before[40] = after[40] = 100
     after[4] = 3
     path = SimpleNamespace(counts=lambda: {"disk_requests": 105}, latencies=lambda: after)
-    training: Any = SimpleNamespace(fetcher=path, job=make_job())
-    counted = measure_module._Training._counted(training, {"disk_requests": 100}, before, 7)
+    case: Any = SimpleNamespace(fetcher=path, _make=make_job().rows)
+    counted = MeasuredCase._path_rows(case, {"disk_requests": 100}, before, 7)
     rows = {row.metric: row for row in counted}
     assert {row.epoch for row in rows.values()} == {7}
     assert {metric: row.value for metric, row in rows.items()} == {

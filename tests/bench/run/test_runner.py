@@ -353,7 +353,7 @@ def test_a_full_disk_in_the_case_stops_the_run_and_it_resumes(store):
 def test_a_full_disk_under_the_tables_stops_the_run_and_it_resumes(store, monkeypatch):
     wanted, full = cases("good", "last"), OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patch:
-        patch.setattr("gatherbench.bench.run.store.write_table", mock.Mock(side_effect=full))
+        patch.setattr("gatherbench.bench.run.frames.to_csv", mock.Mock(side_effect=full))
         with pytest.raises(RunStopped, match="no space left"):
             runner(store, wanted).run()
     assert set(outcomes(store)) == {"good", "last"}, "the parts have them"

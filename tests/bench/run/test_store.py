@@ -420,7 +420,7 @@ def test_a_job_survives_its_way_to_a_process_and_to_another_machine(tmp_path):
     run, text = RowMaker("run", "abc", "box", "host"), TypeAdapter(Job)
     job = Job(CASE, Measure(epochs=2), "cpu", run, tmp_path, tmp_path, tmp_path / "p")
     sensors = SensorChoice("gpm", Reason("busy", "others count"))
-    for changes in ({}, {"traces": tmp_path, "sensors": sensors}):
+    for changes in ({}, {"tuned": tmp_path, "sensors": sensors}):
         one = replace(job, **changes)
         assert text.validate_json(text.dump_json(one)) == one
         assert pickle.loads(pickle.dumps(one)) == one
