@@ -348,7 +348,7 @@ def _start_ranks(group: Group, folder: Path) -> None:
             say(store, f"ready{meeting.machine}", ready if isinstance(ready, str) else None)
             if isinstance(ready, str):
                 continue
-            job = replace(job, tuned=folder / "tuned.json", traces=None, **ready._asdict())
+            job = replace(job, tuned=folder / "tuned.json", **ready._asdict())
             job = replace(job, part=fresh(folder / "case.jsonl"), meeting=meeting)
             if message["counts"] is not None:
                 counts = folder / "counts.jsonl"

@@ -297,7 +297,8 @@ def read_rows(path: Path) -> list[Row]:
         table = pd.read_csv(
             io.BytesIO(data), dtype=kinds, na_values=missing, keep_default_na=False, index_col=False
         )
-        return list(rows_in(table))
+        table = table.astype(object).where(table.notna(), None)
+        return [Row(*line) for line in table.itertuples(index=False, name=None)]
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
     except (ValueError, OverflowError) as error:
