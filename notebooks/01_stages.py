@@ -12,7 +12,7 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.read.derive import declared, stage_breakdown
+from gatherbench.bench.read.derive import stage_breakdown
 from gatherbench.bench.show.drawing import Chart, draw
 from gatherbench.bench.show.looks import STAGE_COLOURS
 from gatherbench.bench.show.views.epochs import epoch_breakdown
@@ -88,7 +88,7 @@ for backend, where in {"cuda": "on a GPU", "host": "in host memory, no GPU"}.ite
     if not found:
         say(f"- Epochs {where}: **not measured yet**.")
 for run in runs():
-    path = declared(run).query("strategy == 'cpu_gather'")
+    path = run.declared_medians.query("strategy == 'cpu_gather'")
     parts = [f"declared_{part}_bytes" for part in ("cpu_read", "cpu_write", "copy_engine")]
     passes = path[parts].sum(axis=1) / path["declared_payload_bytes"]
     for said in sorted({f"{one:.2f}" for one in passes.dropna()}):

@@ -16,7 +16,6 @@
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.read.derive import declared
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.views.epochs import speedup
@@ -106,7 +105,7 @@ for backend, where in {"cuda": "on a GPU", "host": "in host memory, no GPU"}.ite
 
 def transfers(run):
     """The wait for rows over that of the paper's baseline, of paths that fetch nothing ahead."""
-    ahead = declared(run).query("declared_lookahead > 0").index
+    ahead = run.declared_medians.query("declared_lookahead > 0").index
     found = ratios(run, run.measured["fetch_s"])
     hidden = pd.MultiIndex.from_frame(found[SERIES[:4]]).isin(ahead)
     return found[~hidden & ~found["strategy"].isin(["no_fetch", "all_in_gpu"])]

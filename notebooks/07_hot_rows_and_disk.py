@@ -14,9 +14,7 @@
 # %%
 import numpy as np
 
-from gatherbench.bench.read.axis import axis
-from gatherbench.bench.read.derive import found_on_device
-from gatherbench.bench.read.disk import disk_strategies
+from gatherbench.bench.read.axis import axis, disk_strategies
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.views.axis import chart
@@ -52,7 +50,9 @@ less = -tiering.query("metric == 'link_bytes_change'")["value"]
 # %%
 def gains(run):
     found = ratios(run, run.measured["epoch_s"], ("aligned_zero_copy", "given"), inverse=True)
-    return found.join(found_on_device(run), on=SERIES[:4]).dropna(subset="counted")
+    return found.join(run.medians["counted_on_device"].rename("counted"), on=SERIES).dropna(
+        subset="counted"
+    )
 
 
 gained = known(gains, "cuda")

@@ -21,9 +21,8 @@ import pandas as pd
 from rich.console import Console
 
 from gatherbench.bench.probe.table import summary_line
+from gatherbench.bench.read.derive import issue_shares, speedup_over
 from gatherbench.bench.read.gpu import gpu_energy, idle_power_w
-from gatherbench.bench.read.issuing import issue_shares
-from gatherbench.bench.read.modelled import speedups, summarise
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.read.units import listed
 from gatherbench.bench.show.looks import FAINT, RC
@@ -76,8 +75,7 @@ def decided(runs: Sequence[Run]) -> Run:
 def ratios(run: Run, baseline: str) -> dict[tuple[str, str, str], str]:
     """Return each series' speed over that of a ``cpu_gather``, such as ``13.0 (12.6–13.5)``."""
     found = {}
-    measured = speedups(run, "cpu_gather", baseline).query("basis == 'measured'")
-    for row in measured.to_dict("records"):
+    for row in speedup_over(run, "cpu_gather", baseline).to_dict("records"):
         value, low, high = (f"{row[name]:#.3g}" for name in ("speedup", "low", "high"))
         path = (str(row["workload"]), str(row["strategy"]), str(row["variant"]))
         found[path] = f"{value} ({low}–{high})" if row["low"] < row["high"] else value
@@ -107,14 +105,14 @@ def findings(folder: Path = FOLDER) -> list[str]:
     by_span = (wide.set_index("span_bytes")["median_per_s"] / 1e9).groupby(level=0)
     ordered = {int(str(span)): ends(mine, 1) for span, mine in by_span}
     energy = gpu_energy(metered).set_index(_PATH)
-    processor = summarise(metered).query("basis == 'measured'").set_index(_PATH)["cpu"]
+    processor = metered.medians["cpu_s"].groupby(_PATH).first()
     spent = [
         f"{name} {energy['median'][path]:.2g} J ({energy['above idle'][path]:.2f}),"
         f" {processor[path]:.2g} core-seconds"
         for path, name in METERED.items()
     ]
-    in_place = speedups(run, "unified_zero_copy", "registered").query(
-        "basis == 'measured' and strategy == 'aligned_zero_copy' and variant == 'given'"
+    in_place = speedup_over(run, "unified_zero_copy", "registered").query(
+        "strategy == 'aligned_zero_copy' and variant == 'given'"
     )
     aligned = [
         f"{one['speedup']:.3f} ({one['low']:.3f}–{one['high']:.3f}) on {graph(str(workload))}"
@@ -153,7 +151,7 @@ def with_summary(text: str) -> str:
 def first_picture(path: Path, folder: Path = FOLDER) -> None:
     """Draw the speed of each path over ``prefetch``, with 95 % intervals, on each graph."""
     run = decided(runs_of(folder))
-    found = speedups(run, "cpu_gather", "prefetch").query("basis == 'measured'")
+    found = speedup_over(run, "cpu_gather", "prefetch")
     names = list(PATHS)[::-1]
     with mpl.rc_context(RC):
         figure, panels = plt.subplots(
@@ -192,7 +190,8 @@ def page(folder: Path = FOLDER) -> str:
         f" {memory / 2**30:.0f} GiB. [Where the files come from](../README.md). Requests, pages and"
         " gathers alone, shares of the multiprocessors and energy stand in the"
         " [notebooks](../../notebooks/README.md); `gatherbench show FOLDER` prints the answers,"
-        " `--all` set-up and issuing. [README](../../README.md) has the largest graph's table.",
+        " `--all` set-up and issuing. [README](../../README.md) has the table of the"
+        " largest graph.",
         "![GB/s over the size of the table](gathers.png)",
         "\n".join(findings(folder)),
         "## Epochs",

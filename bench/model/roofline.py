@@ -16,7 +16,7 @@ from gatherbench.bench.model.epoch import EpochPrediction
 from gatherbench.bench.model.physics import MinibatchLoad, engine_copy, gpu_reads
 from gatherbench.bench.model.predict import KEYS, Series, SeriesName, predictions
 from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.read.derive import epoch_times, plan_order, stage_times
+from gatherbench.bench.read.derive import plan_order
 from gatherbench.bench.read.tables import Run
 
 _GIB = 1 << 30
@@ -62,12 +62,15 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
 
 def _measured_seconds(run: Run) -> dict[SeriesName, dict[str, float]]:
     """Return median seconds of ``epoch`` and ``fetch`` for each series measured on a GPU."""
-    found: dict[SeriesName, dict[str, float]] = {}
-    for name, table in (("epoch", epoch_times(run)), ("fetch", stage_times(run)["fetch"])):
-        for row in table.query("backend == 'cuda' and basis == 'measured'").to_dict("records"):
-            key = (row["workload"], row["strategy"], row["variant"])
-            found.setdefault(key, {})[name] = float(row["median"])
-    return found
+    on_gpu = run.medians.query("backend == 'cuda'")
+    seconds = on_gpu[["epoch_s", "fetch_s"]].set_axis(["epoch", "fetch"], axis=1)
+    known = seconds.dropna(how="all").reset_index()
+    return {
+        (row["workload"], row["strategy"], row["variant"]): {
+            name: row[name] for name in ("epoch", "fetch") if pd.notna(row[name])
+        }
+        for row in known.to_dict("records")
+    }
 
 
 def _line(

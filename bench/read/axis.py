@@ -8,9 +8,10 @@ field. A new axis is a line of :data:`AXES`.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from dataclasses import field as given
 from typing import Any
 
@@ -22,16 +23,12 @@ from gatherbench.bench.plan.workload import Workload, ranks_of
 from gatherbench.bench.read.derive import (
     ends_of,
     epoch_logs,
-    found_on_device,
-    link_bytes_declared,
-    median,
     plan_order,
     reasons,
     reference_variant,
     repeat_logs,
     with_ends_of,
 )
-from gatherbench.bench.read.disk import disk_reads, disk_strategies
 from gatherbench.bench.read.noise import no_ratio_over, series_of
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import SERIES, Key
@@ -39,7 +36,7 @@ from gatherbench.stats.interval import Logs, interval_of
 
 #: The axis that compares all paths off a disk.
 PATH = "path"
-#: Values by series, by the first of its fields, or by its workload.
+#: Values of series, by :data:`SERIES`.
 Values = Callable[[Run], "pd.Series[float]"]
 LogsOf = Callable[[Run], Mapping[Key, Logs]]
 _FIELDS = {one.name for one in fields(Workload)}
@@ -50,15 +47,16 @@ class Extra:
     """A further column of an axis.
 
     Attributes:
-        of: its values; for several workloads of one value their mean is shown.
-        logs: instead of those, logarithms: the ratio to the first value's is shown, with interval.
+        of: the column of :attr:`Run.medians` with its values, or a function to them; for several
+            workloads of one value their mean is shown.
+        logs: instead of that, logarithms: the ratio to the first value's is shown, with interval.
     """
 
     name: str
     label: str
     unit: str | None
     short: str = ""
-    of: Values | None = None
+    of: str | Values = ""
     logs: LogsOf | None = None
 
 
@@ -92,47 +90,15 @@ class Axis:
 # ---- columns -------------------------------------------------------------------------------------
 
 
-def observed(run: Run, column: str) -> pd.Series[float]:
-    """Return a column of measured epochs and of whole cases, of those that count, by `CASE`."""
-    cases = run.ended[run.ended["used"]]
-    epochs = run.measured.reset_index("epoch")
-    found: pd.Series[float] = pd.concat([of[column] for of in (epochs, cases) if column in of])
-    return found.dropna()
-
-
-def _median(column: str) -> Values:
-    return lambda run: observed(run, column).groupby(SERIES).median()
-
-
-def _most(column: str) -> Values:
-    return lambda run: observed(run, column).groupby(SERIES).max()
-
-
-def _of_a_step(column: str) -> Values:
-    return lambda run: median(run.measured[column] / run.measured["minibatches"])
-
-
-def _of_workload(column: str) -> Values:
-    """Return a function to the cases' declared values of the minibatches of their workload."""
-    return lambda run: run.declared[column].groupby("workload").median()
-
-
 def _of_ranks(column: str) -> Values:
     """Return a function to seconds of an epoch, as a mean over its ranks."""
 
     def values(run: Run) -> pd.Series[float]:
-        ranks = run.epochs[run.epochs["rank"] >= 0].set_index([*CASE, "epoch"])
-        if column not in ranks:
-            return pd.Series(dtype=float)
-        counts = ranks.reset_index("epoch").index.isin(run.ended.index[run.ended["used"]])
-        mean = ranks.loc[counts, column].dropna().groupby([*CASE, "epoch"]).mean()
-        return mean.groupby(SERIES).median()
+        ranks = run.epochs[(run.epochs["rank"] >= 0) & run.epochs["used"]]
+        mean = ranks.reindex(columns=[*CASE, "epoch", column]).groupby([*CASE, "epoch"])[column]
+        return mean.mean().groupby(SERIES).median()
 
     return values
-
-
-def _off_disk(column: str) -> Values:
-    return lambda run: disk_reads(run).set_index(SERIES)[column]
 
 
 def _logs(column: str) -> LogsOf:
@@ -141,11 +107,11 @@ def _logs(column: str) -> LogsOf:
 
 def _seeds_a_second_and_rank(run: Run) -> Mapping[Key, Logs]:
     """Return seeds per second and rank: its ratio to one rank is the efficiency."""
-    seeds, found = _of_workload("declared_sample_seeds")(run), dict[Key, Logs]()
+    seeds, found = run.medians["declared_sample_seeds"], dict[Key, Logs]()
     for key, logs in repeat_logs(run.measured["epoch_s"]).items():
         ranks = ranks_of(run.plan["workloads"][key.workload])
-        if seeds.get(key.workload, 0) > 0:
-            found[key] = Logs(math.log(seeds[key.workload]) - one - math.log(ranks) for one in logs)
+        if seeds[tuple(key)] > 0:
+            found[key] = Logs(math.log(seeds[tuple(key)]) - x - math.log(ranks) for x in logs)
     return found
 
 
@@ -168,15 +134,14 @@ def accuracy_by_then(run: Run) -> pd.Series[float]:
     """Return each series' accuracy by the time that all comparable ones reach: those that
     differ at most in ``sampler`` and seed. By :data:`SERIES`; 0 before the first score.
     """
-    curves, found = accuracy_over_time(run), {}
+    curves = accuracy_over_time(run)
+    parts = [curves[["accuracy"]].set_index(pd.MultiIndex.from_frame(curves[SERIES])).iloc[:0]]
     for _, members in run.alike(sampler="", seed=0):
-        mine = curves[curves["workload"].isin(members)].groupby(SERIES)
-        by = mine["time_s"].max().min()
-        for key, curve in mine:
-            before = curve.loc[curve["time_s"] <= by, "accuracy"]
-            found[key] = float(before.iloc[-1]) if len(before) else 0.0
-    index = pd.MultiIndex.from_tuples(list(found), names=SERIES) if found else None
-    return pd.Series(found.values(), index, dtype=float)
+        mine = curves[curves["workload"].isin(members)]
+        by = mine.groupby(SERIES)["time_s"].max().min()
+        before = mine.assign(accuracy=mine["accuracy"].where(mine["time_s"] <= by))
+        parts.append(before.groupby(SERIES)[["accuracy"]].last().fillna(0.0))
+    return pd.concat(parts)["accuracy"]
 
 
 def _right(run: Run) -> Mapping[Key, Logs]:
@@ -185,18 +150,15 @@ def _right(run: Run) -> Mapping[Key, Logs]:
     return {Key(*key): Logs([math.log(one)]) for key, one in then.items() if one > 0}  # type: ignore[misc]
 
 
-_ACCURACY = Extra("accuracy", "test accuracy", "share", "accuracy", _median("eval_test_accuracy"))
+_ACCURACY = Extra("accuracy", "test accuracy", "share", "accuracy", "eval_test_accuracy")
 #: Memory of the device, beyond its use before the step.
-_PEAK = Extra("peak", "a step’s memory at its most", "B", "peak", _median("train_peak_bytes"))
+_PEAK = Extra("peak", "a step’s memory at its most", "B", "peak", "train_peak_bytes")
 _KEPT = (
-    Extra("counted", "rows found on the device, counted", "share", "found",
-          lambda run: found_on_device(run)["counted"]),
-    Extra("declared", "the same, declared", "share", "declared",
-          lambda run: found_on_device(run)["declared"]),
-    Extra("link", "over the link in an epoch, declared", "B", "link", link_bytes_declared),
-)  # fmt: skip
-_AMPLIFICATION = Extra("amplification", "read for a byte of rows", "×", "B/B",
-                       _off_disk("amplification"))  # fmt: skip
+    Extra("counted", "rows found on the device, counted", "share", "found", "counted_on_device"),
+    Extra("declared", "the same, declared", "share", "declared", "declared_on_device"),
+    Extra("link", "over the link in an epoch, declared", "B", "link", "declared_link_bytes"),
+)
+_AMPLIFICATION = Extra("amplification", "read for a byte of rows", "×", "B/B", "disk_amplification")
 
 #: Relational models, and PyG's of the same values.
 _SAME_VALUES = {
@@ -210,7 +172,7 @@ AXES = (
         "gpus", "Over the number of ranks",
         (
             Extra("efficiency", "efficiency", "share", "efficiency", logs=_seeds_a_second_and_rank),
-            Extra("seeds", "seeds an epoch", "1", of=_of_workload("declared_sample_seeds")),
+            Extra("seeds", "seeds an epoch", "1", of="declared_sample_seeds"),
             Extra("wait", "wait for the slowest rank", "s", "wait", _of_ranks("wait_s")),
             Extra("all_reduce", "all-reduce", "s", "all-reduce", _of_ranks("all_reduce_s")),
         ),
@@ -222,17 +184,18 @@ AXES = (
         PATH, "Table on disk",
         (
             Extra("in_memory", "rows found in the path’s own memory", "share", "kept",
-                  _off_disk("in_memory")),
+                  "disk_in_memory"),
             _AMPLIFICATION,
-            Extra("declared", "declared", "×", "declared", _off_disk("declared")),
-            Extra("process", "by the process’s counter", "×", "process", _off_disk("process")),
-            Extra("device", "by the disk’s counter", "×", of=_off_disk("device")),
-            Extra("iops", "reads", "1/s", "reads", _off_disk("iops")),
-            Extra("roof", "random reads of 4 KiB that the disk gave", "1/s", of=_off_disk("roof")),
-            Extra("in_flight", "reads in flight, mean", "1", of=_off_disk("in_flight")),
+            Extra("declared", "declared", "×", "declared", "declared_amplification"),
+            Extra("process", "by the process’s counter", "×", "process", "disk_process"),
+            Extra("device", "by the disk’s counter", "×", of="disk_device"),
+            Extra("iops", "reads", "1/s", "reads", "disk_iops"),
+            Extra("roof", "random reads of 4 KiB that the disk gave", "1/s", of="disk_roof"),
+            Extra("in_flight", "reads in flight, mean", "1", of="disk_in_flight"),
             Extra("latency_median", "a read’s latency, median", "s", "median",
-                  _off_disk("latency_median")),
-            Extra("latency_99th", "99th percentile", "s", "99th", _off_disk("latency_99th")),
+                  "fetch_disk_latency_median_s"),
+            Extra("latency_99th", "99th percentile", "s", "99th",
+                  "fetch_disk_latency_99th_s"),
         ),
         published=("disk_epochs", "wall_time"),
         note="Read for a byte of rows: over the rows that the path had not kept in memory of its"
@@ -243,10 +206,10 @@ AXES = (
         "around_step", "What is around a step",
         (
             _PEAK,
-            Extra("out", "moved out a step", "B", "out", _of_a_step("around_step_out_bytes")),
-            Extra("in", "brought back a step", "B", "in", _of_a_step("around_step_in_bytes")),
-            Extra("stall", "waited for a step", "s", "stall", _of_a_step("around_step_stall_s")),
-            Extra("buffers", "buffers in host memory", "B", of=_most("around_step_buffers_bytes")),
+            Extra("out", "moved out a step", "B", "out", "around_step_out"),
+            Extra("in", "brought back a step", "B", "in", "around_step_in"),
+            Extra("stall", "waited for a step", "s", "stall", "around_step_stall"),
+            Extra("buffers", "buffers in host memory", "B", of="around_step_buffers_bytes"),
             Extra("fetch", "wait for rows over the first", "×", "fetch", logs=_logs("fetch_s")),
         ),
         plain="",
@@ -259,10 +222,10 @@ AXES = (
             _ACCURACY,
             _AMPLIFICATION,
             Extra("distinct", "distinct neighbours an epoch", "1", "distinct",
-                  _of_workload("declared_sample_distinct_neighbours")),
+                  "declared_sample_distinct_neighbours"),
             Extra("cache", "memory of the caches", "B", "cache",
-                  _of_workload("declared_sample_structure_cache_bytes")),
-            Extra("sample", "sampling an epoch", "s", "sample", _median("sample_s")),
+                  "declared_sample_structure_cache_bytes"),
+            Extra("sample", "sampling an epoch", "s", "sample", "sample_s"),
             Extra("then", "test accuracy after as much time", "share", "accuracy",
                   accuracy_by_then),
             Extra("right", "that over the first", "×", "right", logs=_right),
@@ -274,12 +237,11 @@ AXES = (
     Axis(
         "model", "Models",
         (
-            Extra("train", "training an epoch", "s", "train", _median("train_s")),
+            Extra("train", "training an epoch", "s", "train", "train_s"),
             Extra("longer", "that over the first", "×", "train", logs=_logs("train_s")),
             _PEAK,
             Extra("distinct", "distinct source and kind an edge", "share", "U/E",
-                  lambda run: _of_workload("declared_sample_pairs")(run)
-                  / _of_workload("declared_sample_edges")(run)),
+                  "declared_pairs_an_edge"),
             _ACCURACY,
         ),
         plain="", over=_SAME_VALUES,
@@ -291,6 +253,7 @@ AXES = (
 
 # ---- families ------------------------------------------------------------------------------------
 
+_QUARTILES = np.array([0.5, 0.25, 0.75])
 #: Values of one family, in order, and the series of each: several where fields are pooled.
 Members = dict[str, list[Key]]
 
@@ -317,13 +280,16 @@ def axis(run: Run, field: str) -> pd.DataFrame:
     Raises:
         ValueError: as :func:`axis_of`.
     """
-    of, seconds, why = axis_of(field), run.measured["epoch_s"].dropna(), reasons(run)
-    families = _families(run, of)
-    if not families:
-        of = replace(of, extra=())
+    of, why, medians = axis_of(field), reasons(run), run.medians
+    if not (families := _families(run, of)):
+        return pd.DataFrame(columns=_columns(of))
     logs = {"ratio": epoch_logs(run), **{e.name: e.logs(run) for e in of.extra if e.logs}}
-    values = {extra.name: extra.of(run) for extra in of.extra if extra.of}
-    quartiles = seconds.groupby(SERIES).quantile(np.array([0.5, 0.25, 0.75])).unstack()
+    values = {
+        e.name: medians[e.of] if isinstance(e.of, str) else e.of(run)
+        for e in of.extra
+        if not e.logs
+    }
+    quartiles = run.measured["epoch_s"].dropna().groupby(SERIES).quantile(_QUARTILES).unstack()
     lines: list[dict[str, Any]] = []
     for family, members in families:
         first = next(iter(members))  # a value that was not measured cannot be the base
@@ -335,15 +301,31 @@ def axis(run: Run, field: str) -> pd.DataFrame:
                 line["reason"] = ": ".join(why.get(planned[0][:3], ("not measured",)))
                 continue
             line |= with_ends_of(epoch=quartiles.loc[[*keys]].mean().tolist())
-            line |= {n: np.mean([_at(found, key) for key in keys]) for n, found in values.items()}
+            line |= {n: found.reindex(keys).mean(skipna=False) for n, found in values.items()}
             over = of.over.get(value, first)
             base = [key for key in members.get(over, ()) if key in logs["ratio"]]
             line["reason"] = no_ratio_over(run, base[0]) if base else f"no {of.field} {over}"
             for name, mine in logs.items() if not line["reason"] else ():
                 line |= with_ends_of(**{name: _ratio(run, mine, keys, base)})
-    extras = [c for e in axis_of(field).extra for c in (ends_of(e.name) if e.logs else [e.name])]
-    columns = ["family", *SERIES, "value", *ends_of("epoch"), *ends_of("ratio"), *extras, "reason"]
-    return pd.DataFrame(lines, columns=columns).fillna({"reason": ""})
+    return pd.DataFrame(lines, columns=_columns(of)).fillna({"reason": ""})
+
+
+def _columns(of: Axis) -> list[str]:
+    extras = [c for e in of.extra for c in (ends_of(e.name) if e.logs else [e.name])]
+    return ["family", *SERIES, "value", *ends_of("epoch"), *ends_of("ratio"), *extras, "reason"]
+
+
+def disk_strategies(run: Run) -> list[str]:
+    """Return the plan's strategies that fetch off a disk: all with a file, if one declared rows."""
+    from gatherbench.strategies.registry import build  # imports torch
+
+    said = run.declared_medians
+    found = set(said[said["declared_disk_payload_bytes"] > 0].index.unique("strategy"))
+    for case in run.plan["cases"] if found else ():
+        with contextlib.suppress(ValueError):  # of a package that is not installed here
+            if "file" in build(case["strategy"], case["params"]).needs:
+                found.add(case["strategy"])
+    return sorted(found)
 
 
 def _families(run: Run, of: Axis) -> list[tuple[str, Members]]:
@@ -421,9 +403,3 @@ def _pooled(run: Run, logs: Mapping[Key, Logs], keys: Sequence[Key]) -> Logs:
     seeds = [float(run.plan["workloads"][key.workload]["seed"]) for key in keys]
     blocks = {n: dict(enumerate(logs[key])) for n, key in zip(seeds, keys, strict=True)}
     return Logs([float(np.mean(logs[key])) for key in keys], blocks)
-
-
-def _at(values: pd.Series[float], key: Key) -> float:
-    """Return the value of a series in an index of its first fields, or of its workload."""
-    of = tuple(key[: values.index.nlevels])
-    return float(values.get(of if len(of) > 1 else of[0], math.nan))

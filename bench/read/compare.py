@@ -13,7 +13,7 @@ depend on nothing else, show whether the draw gave the same ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -22,18 +22,16 @@ import pandas as pd
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.read.derive import (
     STAGES,
-    modelled_too,
     reasons,
     reference_variant,
     repeat_logs,
     sort_by,
     sort_series,
 )
-from gatherbench.bench.read.gpu import requests_declared
 from gatherbench.bench.read.noise import noisy_series, series_of
-from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.stats.interval import Interval, interval_of
+from gatherbench.stats.interval import Interval, Logs, interval_of
 from gatherbench.stats.judge import THRESHOLD, Judgement, judge, judge_exactly
 
 #: The metrics that decide by default whether a build is slower: the stages show where the time
@@ -46,13 +44,7 @@ COLUMNS = [*SERIES, "metric", "unit", "base", "new", "ratio", "low", "high", "ve
 
 #: The key of a case: workload, strategy, variant.
 _Case = tuple[str, str, str]
-
-
-class _Values(NamedTuple):
-    """A series' median, and the logarithms of its repeats' medians, which are empty with a 0."""
-
-    median: float
-    logs: Sequence[float]
+_Path = tuple[str, str]
 
 
 class CompareError(ValueError):
@@ -65,52 +57,47 @@ class Metric:
 
     Attributes:
         name: that of ``--metric``.
-        unit: of its values.
-        read: a run's values, indexed by :data:`~gatherbench.bench.run.rows.SERIES`, repeat and
-            epoch.
+        unit: of its values, of one epoch.
+        column: with them, of :attr:`Run.measured` and :attr:`Run.predicted`; or of
+            :attr:`Run.declared_medians`.
         more_is_better: true of rates.
-        declared: computed only from ids and data path: the same on every machine.
     """
 
     name: str
     unit: str
-    read: Callable[[Run], pd.Series[float]]
+    column: str
     more_is_better: bool = False
-    declared: bool = False
+
+    @property
+    def declared(self) -> bool:
+        """Whether it is computed only from ids and data path: the same on every machine."""
+        return self.column.startswith("declared_")
+
+    def values(self, run: Run) -> pd.Series[float]:
+        """Return a run's values, indexed by :data:`SERIES`, repeat and epoch."""
+        if self.declared:
+            said = run.declared_medians[self.column].dropna()
+            of = said.rename("value").reset_index().assign(basis="declared", repeat=0, epoch=-1)
+            return of.set_index([*CASE, "epoch"])["value"]
+        frames = (run.measured, run.predicted)
+        found = [frame[self.column] for frame in frames if self.column in frame]
+        values: pd.Series[float] = pd.concat(found).dropna()
+        return values
 
 
-def _too(column: str) -> Callable[[Run], pd.Series[float]]:
-    return lambda run: modelled_too(run, column)
-
-
-def _declared(column: str) -> Callable[[Run], pd.Series[float]]:
-    return lambda run: _of_epochs(run.declared[column])
-
-
-def _requests(run: Run) -> pd.Series[float]:
-    counted = run.declared[[*requests_declared(run.declared).values()]]
-    return _of_epochs(counted.sum(axis=1, min_count=1))
-
-
-def _of_epochs(said: pd.Series[float]) -> pd.Series[float]:
-    """Return cases' declared values of an epoch, indexed as measured ones are, with epoch -1."""
-    of = said.rename("value").dropna().reset_index().assign(basis="declared", epoch=-1)
-    return of.set_index([*SERIES, "repeat", "epoch"])["value"]
-
-
-#: Every metric, in the order of display. Units are of one epoch.
+#: Every metric, in the order of display.
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        *(Metric(stage, "s", _too(f"{stage}_s")) for stage in ("epoch", *STAGES)),
-        Metric("cpu", "s", lambda run: run.measured["cpu_s"]),
-        Metric("payload_rate", "B/s", lambda run: run.measured["payload_rate"], True),
-        Metric("gpu_energy", "J", _too("gpu_energy_j")),
+        *(Metric(stage, "s", f"{stage}_s") for stage in ("epoch", *STAGES)),
+        Metric("cpu", "s", "cpu_s"),
+        Metric("payload_rate", "B/s", "payload_rate", more_is_better=True),
+        Metric("gpu_energy", "J", "gpu_energy_j"),
         *(
-            Metric(name, "B", _declared(f"declared_{name}_bytes"), declared=True)
+            Metric(name, "B", f"declared_{name}_bytes")
             for name in ("cpu_read", "cpu_write", "copy_engine", "gpu_link_read")
         ),
-        Metric("link_requests", "1", _requests, declared=True),
+        Metric("link_requests", "1", "declared_link_requests"),
     )
 }
 
@@ -152,13 +139,11 @@ def compare_runs(
         raise CompareError(f"unknown metric {unknown[0]!r}: one of {', '.join(METRICS)}")
     _check_comparable(base, new, across_machines=across_machines)
     reference = reference_variant(new) if across_machines else None
-    measured = [{key[:3]: key.backend for key in series_of(run)} for run in (base, new)]
-    loads = noisy_series(base), noisy_series(new)
-    found = list(_one_sided(base, new, measured[0], measured[1]))
-    listed = measured[0].keys() ^ measured[1].keys()
+    before, now = ({key[:3]: key.backend for key in series_of(run)} for run in (base, new))
+    found = list(_one_sided(base, new, before, now))
     for name in [name for name in METRICS if name in metrics or not metrics]:
-        pair = _Pair(METRICS[name], (base, new), reference, loads, threshold)
-        found += [pair.line(key) for key in pair.keys if key[:3] not in listed]
+        lines = _lines(METRICS[name], (base, new), reference, threshold)
+        found += [line for key, line in lines if key[:3] not in before.keys() ^ now.keys()]
     if all(math.isnan(line["ratio"]) for line in found):
         raise CompareError(
             f"{base.folder} and {new.folder}: no case was measured in both; `gatherbench show`"
@@ -178,86 +163,106 @@ def deciding(table: pd.DataFrame, metrics: Sequence[str] = ()) -> pd.DataFrame:
     return table[chosen | (table["verdict"] == "FAILED")]
 
 
-class _Pair:
-    """The values of one metric in both runs, by series."""
+class _Values(NamedTuple):
+    """A series' value, and the logarithms of its repeats' medians, which are empty with a 0.
 
-    def __init__(
-        self,
-        metric: Metric,
-        runs: tuple[Run, Run],
-        reference: tuple[str, str] | None,
-        loads: tuple[dict[Key, float], dict[Key, float]],
-        threshold: float,
-    ) -> None:
-        self._metric, self._runs, self._loads, self._threshold = metric, runs, loads, threshold
-        self._reference = None if metric.declared else reference
-        self._values = tuple(_by_series(metric.read(run), run.measured["block"]) for run in runs)
-        self._family = dict.fromkeys([*self._values[0], *self._values[1]])
-        #: A reference over itself is 1.
-        self.keys = [key for key in self._family if key[1:3] != self._reference]
+    It is the geometric mean of the repeats, as in a ratio; the median if it is computed or has a 0.
+    """
 
-    def line(self, key: Key) -> dict[str, Any]:
-        """Return the line of one series, over the reference of its own run if there is one."""
-        metric, wanted = self._metric, [key]
-        if self._reference is not None:
-            strategy, variant = self._reference
-            wanted.append(key._replace(strategy=strategy, variant=variant))
-        for values, word, where in zip(self._values, ("NEW", "MISSING"), "AB", strict=True):
-            for series in wanted:
-                if series not in values:
-                    kind = "modelled " if key.basis == "predicted" else ""
-                    whose = "" if series == key else " of the reference"
-                    return _line(key, metric, word, f"no {kind}{metric.name}{whose} in {where}")
-        sides = [[values[series] for series in wanted] for values in self._values]
-        exactly = key.basis != "measured"
-        base, new = (_quotient(*(_typical(values, exactly) for values in side)) for side in sides)
-        found = self._computed(key, base, new) if exactly else self._judged(wanted, *sides)
-        ratio = found.interval
-        numbers = (base, new, ratio.value, ratio.low, ratio.high)
-        unit = metric.unit if self._reference is None else "1"
+    value: float
+    logs: Sequence[float]
+
+
+def _by_series(metric: Metric, run: Run) -> dict[Key, _Values]:
+    values, found = metric.values(run), dict[Key, _Values]()
+    logs = repeat_logs(values[values > 0], run.measured["block"])
+    for names, median, least in (
+        values.groupby(SERIES, sort=False).agg(["median", "min"]).itertuples(name=None)
+    ):
+        key = Key(*names)
+        mine = logs[key] if least > 0 else Logs([])
+        typical = interval_of((1, mine)).value if mine and key.basis == "measured" else median
+        found[key] = _Values(typical, mine)
+    return found
+
+
+def _lines(
+    metric: Metric, runs: tuple[Run, Run], reference: _Path | None, threshold: float
+) -> Iterator[tuple[Key, dict[str, Any]]]:
+    """Yield each series and its line in a metric, over the reference of its own run if given."""
+    reference = None if metric.declared else reference
+    sides = [_by_series(metric, run) for run in runs]
+    loads = [noisy_series(run) for run in runs]
+    waits = [Waiting.of(run.env) for run in runs]
+    family = dict.fromkeys([*sides[0], *sides[1]])
+    for key in family:
+        wanted = [key]
+        if reference is not None:
+            wanted.append(key._replace(strategy=reference[0], variant=reference[1]))
+        if wanted[1:] == [key]:
+            continue  # over itself it is 1
+        if lacking := _lacking(metric, wanted, sides):
+            yield key, _line(key, metric, *lacking)
+            continue
+        before, now = ([values[series] for series in wanted] for values in sides)
+        base, new = (_quotient(*(one.value for one in side)) for side in (before, now))
+        if key.basis != "measured":
+            found = _computed(metric, runs, key, base, new)
+        elif all(one.logs for one in (*now, *before)):
+            worst = [max(load.get(series, 0.0) for series in wanted) for load in loads]
+            found = judge(
+                interval_of(
+                    *((1 - 2 * n, one.logs) for n, one in enumerate(now)),
+                    *((2 * n - 1, one.logs) for n, one in enumerate(before)),
+                ),
+                threshold=threshold,
+                more_is_better=metric.more_is_better,
+                family=len(family),
+                busy=", ".join(
+                    f"other work had {cores:.1f} cores in {name}"
+                    for cores, name in zip(worst, "AB", strict=True)
+                    if cores
+                ),
+            )
+        else:
+            found = Judgement(
+                Interval(*(math.nan,) * 3, 0), "AMBIGUOUS", "a value of 0 has no ratio"
+            )
         verdict: tuple[str, str] = (found.word, found.reason)
-        one, other = (Waiting.of(run.env) for run in self._runs)
-        if one.variables != other.variables and not exactly:
-            said = f"threads waited {one} in A and {other} in B"
+        if waits[0].variables != waits[1].variables and key.basis == "measured":
+            said = f"threads waited {waits[0]} in A and {waits[1]} in B"
             verdict = "UNLIKE", f"{said}: measure both alike"
-        return _line(key, metric, *verdict, numbers) | {"unit": unit}
+        ratio = found.interval
+        line = _line(key, metric, *verdict, (base, new, ratio.value, ratio.low, ratio.high))
+        yield key, line if reference is None else line | {"unit": "1"}
 
-    def _computed(self, key: Key, base: float, new: float) -> Judgement:
-        found = judge_exactly(base, new, more_is_better=self._metric.more_is_better)
-        if key.basis == "declared":
-            return found
-        mine = [run.predicted.xs(tuple(key), level=SERIES) for run in self._runs]
-        profiles = [", ".join(sorted(set(one["machine"]))) for one in mine]
-        if profiles[0] != profiles[1]:
-            reason = f"modelled for {profiles[0]} in A and for {profiles[1]} in B"
-            return replace(found, word="AMBIGUOUS", reason=reason)
-        if found.word != "SAME" and mine[1]["borrowed"].notna().any():
-            reason = "computed from times that each run measured (sampling): varies with them"
-            return replace(found, word="AMBIGUOUS", reason=reason)
+
+def _lacking(
+    metric: Metric, wanted: Sequence[Key], sides: Sequence[Mapping[Key, _Values]]
+) -> tuple[str, str] | None:
+    """Return verdict and reason of a series that one run lacks, or whose reference it lacks."""
+    for values, word, where in zip(sides, ("NEW", "MISSING"), "AB", strict=True):
+        for series in wanted:
+            if series not in values:
+                kind = "modelled " if series.basis == "predicted" else ""
+                whose = "" if series == wanted[0] else " of the reference"
+                return word, f"no {kind}{metric.name}{whose} in {where}"
+    return None
+
+
+def _computed(metric: Metric, runs: Sequence[Run], key: Key, base: float, new: float) -> Judgement:
+    found = judge_exactly(base, new, more_is_better=metric.more_is_better)
+    if key.basis == "declared":
         return found
-
-    def _judged(
-        self, wanted: Sequence[Key], before: Sequence[_Values], now: Sequence[_Values]
-    ) -> Judgement:
-        """Return the verdict on new over base, each over its own reference if it has one."""
-        if not all(values.logs for values in (*now, *before)):
-            nothing = Interval(math.nan, math.nan, math.nan, 0)
-            return Judgement(nothing, "AMBIGUOUS", "a value of 0 has no ratio")
-        factors = [(1, now[0].logs), (-1, before[0].logs)]
-        factors += [(-1, v.logs) for v in now[1:]] + [(1, v.logs) for v in before[1:]]
-        worst = (max(load.get(series, 0.0) for series in wanted) for load in self._loads)
-        busy = [
-            f"other work had {cores:.1f} cores in {name}"
-            for cores, name in zip(worst, "AB", strict=True)
-            if cores
-        ]
-        return judge(
-            interval_of(*factors),
-            threshold=self._threshold,
-            more_is_better=self._metric.more_is_better,
-            family=len(self._family),
-            busy=", ".join(busy),
-        )
+    mine = [run.predicted.xs(tuple(key), level=SERIES) for run in runs]
+    profiles = [", ".join(sorted(set(one["machine"]))) for one in mine]
+    if profiles[0] != profiles[1]:
+        reason = f"modelled for {profiles[0]} in A and for {profiles[1]} in B"
+        return replace(found, word="AMBIGUOUS", reason=reason)
+    if found.word != "SAME" and mine[1]["borrowed"].notna().any():
+        reason = "computed from times that each run measured (sampling): varies with them"
+        return replace(found, word="AMBIGUOUS", reason=reason)
+    return found
 
 
 def _one_sided(
@@ -290,25 +295,6 @@ def _line(
 ) -> dict[str, Any]:
     fields = (*key, metric.name, metric.unit, *numbers, verdict, reason)
     return dict(zip(COLUMNS, fields, strict=True))
-
-
-def _by_series(values: pd.Series[float], blocks: pd.Series[int]) -> dict[Key, _Values]:
-    values = values.dropna()
-    if values.empty:
-        return {}
-    logs = repeat_logs(values[values > 0], blocks)
-    ends = values.groupby(SERIES, sort=False).agg(["median", "min"])
-    return {
-        (key := Key(*names)): _Values(median, logs[key] if least > 0 else [])
-        for names, median, least in ends.itertuples(name=None)
-    }
-
-
-def _typical(values: _Values, exactly: bool) -> float:
-    """Return a series' value: as in its ratio; the median if it is computed or has a 0."""
-    if exactly or not values.logs:
-        return values.median
-    return interval_of((1, values.logs)).value
 
 
 def _quotient(value: float, reference: float = 1.0) -> float:

@@ -8,9 +8,8 @@ are quiet ones.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,18 +39,13 @@ NOT_RUN = {
     None: "the run is still going or was cut off; --resume completes one that was",
 }
 
+#: An epoch is host-bound if issuing takes more than this share of it, and the GPU then has at most
+#: this many steps left.
+BOUND_SHARE, BOUND_STEPS = 2 / 3, 2.0
+#: Roles of paths whose host work for a fetch is only issuing it: others may work meanwhile.
+_ISSUED = ("zero_copy", "upper_bound", "no_fetch", "control")
+
 # ---- epochs --------------------------------------------------------------------------------------
-
-
-def modelled_too(run: Run, column: str) -> pd.Series[float]:
-    """Return a column of the epochs that count, both measured and predicted."""
-    both: pd.Series[float] = pd.concat([run.measured[column], run.predicted[column]])
-    return both.dropna()
-
-
-def median(values: pd.Series[float]) -> pd.Series[float]:
-    """Return the median of each series, over repeats and epochs."""
-    return values.dropna().groupby(SERIES).median()
 
 
 def spread(values: pd.Series[float]) -> pd.DataFrame:
@@ -68,13 +62,15 @@ def spread(values: pd.Series[float]) -> pd.DataFrame:
 
 
 def epoch_times(run: Run) -> pd.DataFrame:
-    """Return seconds per epoch of each series, as :func:`spread`."""
-    return spread(modelled_too(run, "epoch_s"))
+    """Return seconds per epoch of each series, as :func:`spread`.
 
-
-def stage_times(run: Run) -> dict[str, pd.DataFrame]:
-    """Return seconds per epoch that the loop spends in each stage, by stage, as :func:`spread`."""
-    return {stage: spread(modelled_too(run, f"{stage}_s")) for stage in STAGES}
+    Of predictions ``low`` and ``high`` are the ends of the range, ``median`` is halfway between.
+    """
+    table = spread(pd.concat([run.measured["epoch_s"], run.predicted["epoch_s"]]))
+    measured = table["basis"] == "measured"
+    for end, most in {"low": "min", "high": "max"}.items():
+        table[end] = table[end].where(measured, table[most])
+    return table
 
 
 def stage_breakdown(run: Run) -> pd.DataFrame:
@@ -131,33 +127,6 @@ def cores_of(run: Run) -> int:
     processors = run.env.get("numa", {}).get("processors_by_node", {})
     limits += [int(count) for node, count in processors.items() if float(node) in bound]
     return min(limits)
-
-
-# ---- what cases declare --------------------------------------------------------------------------
-
-
-def declared(run: Run) -> pd.DataFrame:
-    """Return declared values of an epoch: medians over repeats, by :data:`SERIES` but the basis."""
-    return run.declared.groupby(SERIES[:4]).median()
-
-
-def link_bytes_declared(run: Run) -> pd.Series[float]:
-    """Return bytes over the link in an epoch, by copies and GPU reads, as :func:`declared`."""
-    names = ["declared_copy_engine_bytes", "declared_gpu_link_read_bytes"]
-    return declared(run)[names].sum(axis=1, min_count=2)
-
-
-def found_on_device(run: Run) -> pd.DataFrame:
-    """Return the share of an epoch's rows that the path finds in the device's own memory.
-
-    ``counted``: by the path, the median over repeats and epochs; NaN without a counter.
-    ``declared``: by the strategy. Index: :data:`SERIES` without the basis.
-    """
-    said, seen = declared(run), run.measured
-    hits = (seen["fetch_rows_on_device"] / seen["fetch_payload_bytes"]).groupby(SERIES[:4])
-    found = said["declared_gpu_memory_read_bytes"] / said["declared_payload_bytes"]
-    counted = hits.median() * said["declared_row_bytes"]
-    return pd.DataFrame({"counted": counted, "declared": found})
 
 
 # ---- ratios --------------------------------------------------------------------------------------
@@ -266,6 +235,43 @@ def limits(run: Run, epochs: pd.DataFrame) -> dict[str, float]:
     return dict(zip(found["workload"], found["median"], strict=True))
 
 
+# ---- the host, as it issues an epoch -------------------------------------------------------------
+
+
+def host_bound(run: Run) -> frozenset[Key]:
+    """Return the measured series with host-bound epochs: between two of them there is no verdict.
+
+    A GPU runs its operations in order, and the host issues them call by call. If the GPU has almost
+    nothing left to do when all is issued, and issuing took more than two thirds of the epoch, a
+    faster path would change nothing, and the speed of issuing differs from process to process.
+    """
+    shares = issue_shares(run)
+    return frozenset(Key(*one) for one in shares.loc[shares["bound"], SERIES].to_numpy())
+
+
+def issue_shares(run: Run) -> pd.DataFrame:
+    """Return issuing as shares of the measured epochs: medians over repeats and epochs.
+
+    Columns: :data:`SERIES`, ``train`` and ``fetch`` (the host's time to issue them), ``draw``
+    (minibatches, or to have a GPU do so; NaN if unknown), ``wait`` (for them), ``left``
+    (the GPU's remaining time then), ``issued`` (draws, steps, and the fetches of paths that only
+    issue them), and ``bound``, whether that bounds the epoch: never of a path that gathers on the
+    CPU, as its gather is part of the host's work.
+    """
+    from gatherbench.strategies.registry import role_of  # imports torch
+
+    names = {f"issue_{one}": one for one in ("train", "fetch", "left", "draw", "wait")}
+    known = run.medians.rename(columns=names)[[*names.values(), "issue_steps_left"]]
+    found = known.dropna(subset=["train", "fetch", "left"]).reset_index()
+    pairs = zip(found["strategy"], found["variant"], strict=True)
+    roles = pd.Series([role_of(*pair) for pair in pairs], found.index, dtype=object)
+    found["issued"] = found["train"] + found["draw"].fillna(0.0)
+    found["issued"] += found["fetch"].where(roles.isin(_ISSUED), 0.0)
+    bound = (found["issued"] > BOUND_SHARE) & (found["issue_steps_left"] <= BOUND_STEPS)
+    found["bound"] = bound & ~roles.isin(("baseline", "conventional"))
+    return sort_series(found)
+
+
 # ---- what was not measured -----------------------------------------------------------------------
 
 
@@ -369,9 +375,3 @@ def with_ends_of(**values: Sequence[float]) -> dict[str, float]:
         for name, three in values.items()
         for column, one in zip(ends_of(name), three, strict=True)
     }
-
-
-def ends_in(line: Mapping[Hashable, Any], name: str) -> tuple[float, float, float]:
-    """Return the values of a line in the columns of :func:`ends_of`."""
-    value, low, high = (float(line[column]) for column in ends_of(name))
-    return value, low, high

@@ -15,13 +15,12 @@ import math
 import re
 from collections.abc import Iterable
 
-import numpy as np
 import pandas as pd
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
 from gatherbench.bench.meters.pcie import DIRECTIONS
 from gatherbench.bench.meters.trust import TRUSTED
-from gatherbench.bench.read.derive import declared, plan_order, spread
+from gatherbench.bench.read.derive import plan_order, spread
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES
@@ -73,11 +72,10 @@ def slow_pages(run: Run) -> pd.DataFrame:
     when the path opens: reads a second over the ``whole`` table, and over its ``near`` part.
     """
     names = {"setup_page_visit_rate_per_s": "whole", "setup_page_visit_rate_near_per_s": "near"}
-    managed = run.ended[run.ended.index.get_level_values("basis") == "measured"]
-    rates = managed.reindex(columns=["setup_managed_bytes", *names]).groupby(SERIES).median()
-    rates = rates.rename(columns=names)
-    slow = rates["setup_managed_bytes"].notna() & (rates["whole"] < LARGE_PAGES * rates["near"])
-    return rates[slow].reset_index()
+    found = run.ended.groupby(SERIES)[["setup_managed_bytes", *names]].median()
+    found = found.rename(columns=names)
+    slow = found["setup_managed_bytes"].notna() & (found["whole"] < LARGE_PAGES * found["near"])
+    return found[slow].reset_index()
 
 
 def energy(run: Run) -> pd.DataFrame:
@@ -124,19 +122,6 @@ def _with_idle(run: Run, values: pd.Series[float], seconds: pd.Series[float]) ->
     return table.reset_index()
 
 
-def link_rates(timeline: pd.DataFrame) -> pd.DataFrame:
-    """Return rates between the readings of a counter: of one epoch and metric, in order of time.
-
-    Returns:
-        ``begin_s``, ``end_s``, ``rate`` (B/s).
-    """
-    time_s, bytes_ = timeline["time_s"].to_numpy(), timeline["value"].to_numpy()
-    steps = np.diff(time_s)
-    kept = steps > 0  # two readings with one stamp have no rate
-    rates = np.diff(bytes_)[kept] / steps[kept]
-    return pd.DataFrame({"begin_s": time_s[:-1][kept], "end_s": time_s[1:][kept], "rate": rates})
-
-
 def requests_declared(columns: Iterable[object]) -> dict[int, str]:
     """Return the columns that count requests declared by cases, by the bytes of one request."""
     told = map(_REQUESTS.fullmatch, map(str, columns))
@@ -156,7 +141,7 @@ def link_bytes(run: Run) -> pd.DataFrame:
     """
     found = spread(run.measured["link_rx_bytes"]).drop(columns=["min", "max"])
     keys = pd.MultiIndex.from_frame(found[SERIES[:3]])
-    said = declared(run).groupby(SERIES[:3]).median().reindex(keys).set_axis(found.index)
+    said = run.declared_medians.droplevel("backend").reindex(keys).set_axis(found.index)
     copies, ratio = said["declared_copy_engine_bytes"], copied_ratio(run) or 1.0
     counts = {size: said[name] for size, name in requests_declared(said).items()}
     by_reads = said["declared_gpu_link_read_bytes"] > 0

@@ -61,12 +61,6 @@ def logical_cores(env: dict[str, Any]) -> int:
     return env.get("cpu", {}).get("logical_cores") or 1
 
 
-def other_load(run: Run) -> pd.Series[float]:
-    """Return cores of the host that other work had during each measured case, if metered."""
-    measured = run.ended[run.ended.index.get_level_values("basis") == "measured"]
-    return measured["other_cores"].dropna()
-
-
 def noisy_series(run: Run) -> dict[Key, float]:
     """Return the series without a quiet repeat, with the worst repeat's cores of other work."""
     ended = run.ended
@@ -74,21 +68,16 @@ def noisy_series(run: Run) -> dict[Key, float]:
     return {Key(*series): cores for series, cores in worst.items()}  # type: ignore[misc]
 
 
-def noisy_and_modelled(run: Run) -> set[Key]:
-    """Return :func:`noisy_series`, and predicted series that take times only from such series."""
-    noisy, measured = noisy_series(run).keys(), series_of(run)
-    quiet = {series.workload for series in measured if series not in noisy}
-    lent = {series.workload for series in measured} - quiet
-    borrowing = run.predicted.index[run.predicted["borrowed"].notna()]
-    return noisy | {key for one in borrowing if (key := Key(*one[:5])).workload in lent}
-
-
 def modelled_from_noisy(run: Run) -> set[Key]:
     """Return predicted series that take times only from series without a quiet repeat.
 
     They have no valid ratios, as other work has lengthened these times.
     """
-    return noisy_and_modelled(run) - noisy_series(run).keys()
+    measured, noisy = series_of(run), noisy_series(run)
+    quiet = {series.workload for series in measured if series not in noisy}
+    lent = {series.workload for series in measured} - quiet
+    borrowing = run.predicted.index[run.predicted["borrowed"].notna()]
+    return {Key(*one[:5]) for one in borrowing if one[0] in lent}
 
 
 def mostly_noisy(run: Run) -> bool:
@@ -118,5 +107,5 @@ def noise(run: Run) -> str:
         return ""
     return (
         f"other work had up to {load.max():.1f} cores of the host while {len(load)} of"
-        f" {len(other_load(run))} cases ran"
+        f" {run.ended['other_cores'].count()} cases ran"
     )

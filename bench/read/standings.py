@@ -20,16 +20,14 @@ import pandas as pd
 from gatherbench.bench.read.derive import (
     ends_of,
     epoch_logs,
-    link_bytes_declared,
-    median,
+    host_bound,
     reference_variant,
     set_aside,
     spread,
 )
 from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
-from gatherbench.bench.read.issuing import host_bound
 from gatherbench.bench.read.noise import mostly_noisy, noisy_series
-from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Interval, Logs
 from gatherbench.stats.judge import PathWord, between, is_open, ratio_of
@@ -93,7 +91,7 @@ def standings(run: Run) -> list[Standing]:
     apart, pair = set_aside(run), reference_variant(run)
     busy, bound = mostly_noisy(run), host_bound(run)
     noisy = () if busy else noisy_series(run)
-    medians = median(run.measured["epoch_s"])
+    medians = run.medians["epoch_s"]
     fields = {(key.workload, key.backend): None for key in logs}
     found = []
     for workload, backend in sorted(fields, key=lambda one: run.workloads.index(one[0])):
@@ -120,59 +118,66 @@ def standings(run: Run) -> list[Standing]:
 def table(run: Run) -> pd.DataFrame:
     """Return a line per measured series: its costs and its rank; the shortest epochs first.
 
-    Columns: :data:`SERIES`; ``epoch`` with its quartiles, ``waiting`` (for features; s); ``link``
-    (B/s: counted by the link's sensor if it was read, else the declared bytes; on the host the
-    payload), ``cores`` busy, ``watts`` and ``joules`` of the GPU (of an epoch, above idle);
+    Columns: :data:`SERIES`; ``epoch`` with its quartiles, ``waiting`` (for features), ``train``,
+    ``all_reduce``, ``wait`` (s; ``train`` holds these two); ``link`` (B/s: counted by the link's
+    sensor if it was read, else the declared bytes; on the host the payload), ``rate`` (B/s; NaN if
+    fetches run ahead of the training), ``cores`` busy, ``cpu`` (core-seconds), ``watts`` and
+    ``joules`` of the GPU (of an epoch, above idle);
     ``best`` and ``reference``, ratios over these two gathers with their ends; ``rank_low``,
     ``rank_high`` and ``rank``, both in words, or why there is none; ``open_best`` and
     ``open_reference``: that ratio is undecided. Medians over repeats and epochs; NaN: unknown.
-    The limit comes last.
+    ``repeats`` count, ``left_out`` of them do not, as there were quiet ones; ``other``: cores of
+    other work during the worst that counts. The limit comes last.
     """
-    lines, noisy = list[dict[str, Any]](), noisy_series(run)
+    busy, noisy = mostly_noisy(run), noisy_series(run)
+    lines = list[dict[str, Any]]()
     for standing in standings(run):
         for key in standing.logs:
-            line: dict[str, Any] = {**key._asdict(), "rank": "–", "ranked": False}
+            line: dict[str, Any] = {**key._asdict(), "rank": "–", "shown": 1}
             if key in standing.ranked:
                 low, high = standing.rank(key)
-                line |= {"rank_low": low, "rank_high": high, "ranked": True}
-                line["rank"] = f"{low}–{high}" if low < high else f"{low}"
+                rank = f"{low}–{high}" if low < high else f"{low}"
+                line |= {"rank_low": low, "rank_high": high, "rank": rank, "shown": 0}
             elif key == standing.limit:
-                line["rank"] = "limit"
-            elif key in noisy and not mostly_noisy(run):
+                line |= {"rank": "limit", "shown": 2}
+            elif key in noisy and not busy:
                 line["rank"] = "noisy"
             bases = {"best": standing.best, "reference": standing.reference}
-            for name, base in bases.items() if key not in noisy or mostly_noisy(run) else ():
+            for name, base in bases.items() if key not in noisy or busy else ():
                 if base is not None:
                     ratio = standing.speedup(key, base)
                     line |= dict(zip(ends_of(name), ratio.ends, strict=True))
-                    undecided = is_open(*ratio.ends[1:]) or mostly_noisy(run)
-                    line[f"open_{name}"] = undecided and key != base
+                    line[f"open_{name}"] = key != base and (busy or is_open(*ratio.ends[1:]))
             lines.append(line)
-    ends = [*ends_of("best"), *ends_of("reference")]
     open_ = ["open_best", "open_reference"]
-    columns = [*SERIES, "rank", "rank_low", "rank_high", "ranked", *ends, *open_]
-    frame = pd.DataFrame(lines, columns=columns).set_index(SERIES).join(_taken(run))
+    names = ["rank", "rank_low", "rank_high", *ends_of("best"), *ends_of("reference"), *open_]
+    frame = pd.DataFrame(lines, columns=[*SERIES, *names, "shown"]).join(_costs(run), on=SERIES)
     frame[open_] = frame[open_].eq(True)
-    frame["shown"] = [0 if ranked else 1 + (rank == "limit") for ranked, rank in
-                      zip(frame["ranked"], frame["rank"], strict=True)]  # fmt: skip
-    frame = frame.reset_index()
-    frame["place"] = frame["workload"].map({w: n for n, w in enumerate(run.workloads)})
-    return frame.sort_values(["place", "shown", "epoch"], kind="stable", ignore_index=True)
+    place = frame["workload"].map({w: n for n, w in enumerate(run.workloads)})
+    frame = frame.assign(place=place).sort_values(
+        ["place", "shown", "epoch"], kind="stable", ignore_index=True
+    )
+    return frame.drop(columns=["place", "shown"])
 
 
-def _taken(run: Run) -> pd.DataFrame:
-    """Return the costs of an epoch of each measured series, by series."""
-    seen = run.measured
-    found = spread(seen["epoch_s"]).set_index(SERIES)[["median", "low", "high"]]
-    found.columns = pd.Index(ends_of("epoch"))
-    for name, column in {"waiting": "fetch_s", "cores": "cores", "link": "link_rate"}.items():
-        found[name] = median(seen[column])
-    said = link_bytes_declared(run)
-    said = said.reindex([key[:4] for key in found.index]).set_axis(found.index)
-    on_host = found.index.get_level_values("backend") == "host"
-    said = said.mask(on_host, median(seen["fetch_payload_bytes"]).reindex(found.index))
-    found["link"] = found["link"].fillna(said / found["epoch"])
+def _costs(run: Run) -> pd.DataFrame:
+    """Return the costs of an epoch of each measured series, by series, and its repeats."""
+    medians, series = run.medians, spread(run.measured["epoch_s"]).set_index(SERIES)
+    found = series[["median", "low", "high"]].set_axis(ends_of("epoch"), axis=1)
+    names = {"fetch_s": "waiting", "train_s": "train", "all_reduce_s": "all_reduce"}
+    names |= {"wait_s": "wait", "cpu_s": "cpu", "cores": "cores"}
+    found = found.join(medians[[*names]].rename(columns=names))
+    medians = medians.reindex(found.index)
+    said, payload = medians["declared_link_bytes"], medians["fetch_payload_bytes"]
+    said = said.mask(found.index.get_level_values("backend") == "host", payload)
+    found["link"] = medians["link_rate"].fillna(said / found["epoch"])
+    found["rate"] = medians["payload_rate"].mask(medians["declared_lookahead"] > 0)
     found["watts"] = gpu_power(run).set_index(SERIES)["median"]
     energy = gpu_energy(run).set_index(SERIES)
     found["joules"] = energy["above idle"] if idle_power_w(run) is not None else np.nan
+    epochs = run.epochs.reindex(columns=[*CASE, "rank", "used", "epoch_s"])
+    epochs = epochs[(epochs["rank"] < 0) & epochs["epoch_s"].notna()]
+    used = epochs.drop_duplicates(CASE).groupby(SERIES)["used"]
+    found["repeats"], found["left_out"] = used.sum(), used.size() - used.sum()
+    found["other"] = run.ended[run.ended["used"]].groupby(SERIES)["other_cores"].max()
     return found

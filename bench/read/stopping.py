@@ -11,6 +11,7 @@ costs one or two per cent (``stats/NOTES.md``), so no series ends by its precisi
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,14 +23,14 @@ import pandas as pd
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.read.check import limits_of
-from gatherbench.bench.read.derive import epoch_logs
-from gatherbench.bench.read.issuing import host_bound
+from gatherbench.bench.read.derive import epoch_logs, host_bound
 from gatherbench.bench.read.tables import Run, no_samples, run_of
 from gatherbench.bench.run.part import key_of
 from gatherbench.bench.run.rows import PROCESS, SERIES, Key, Row
 from gatherbench.stats.interval import Logs, interval_of
 
-Series = tuple[str, ...]
+#: Workload, strategy and variant.
+Series = tuple[str, str, str]
 
 #: The number of quiet repeats from which on a narrow interval may end a series.
 FEWEST = 6
@@ -45,9 +46,7 @@ class StoppingRule:
     """
 
     def __init__(self, cases: Sequence[Case], measure: Measure, cores: int) -> None:
-        self._first: dict[Series, Case] = {
-            (c.workload.id, c.strategy, c.variant): c for c in reversed(cases)
-        }
+        self._first = {(c.workload.id, c.strategy, c.variant): c for c in reversed(cases)}
         self._least = set(map(key_of, cases))
         self._measure, self._cores = measure, cores
         self._draw = random.Random(0)
@@ -57,34 +56,43 @@ class StoppingRule:
         if measure.max_repeats <= measure.min_repeats:
             return []
         run = so_far(rows, measure, self._cores)
-        ended = run.ended.reset_index()
-        groups = {tuple(map(str, one)): of for one, of in ended.groupby(SERIES[:3])}
-        mine = {
-            s: of for s, of in groups.items() if s in self._first and (of["status"] == "ok").all()
-        }
-        names = ended[[*SERIES[:3], "repeat"]].itertuples(index=False, name=None)
-        spent_s = ended["case_s"][[name not in self._least for name in names]].sum()
-        known: dict[Series, float] = {
-            key[:3]: width for key, width in widths(epoch_logs(run), host_bound(run)).items()
-        }
-        wanted = []
-        for series, of in mine.items():
-            need = self._need(known.get(series), len(of), int((~of["noisy"]).sum()))
-            # Those that take turns with it are measured again with it.
-            group = {
-                other: theirs
-                for other, theirs in mine.items()
-                if other == series
-                or (other[0] == series[0] and _in_turns(of) and _in_turns(theirs))
-            }
-            takes = sum(theirs["case_s"].max() for theirs in group.values())
-            if need is not None and (not measure.budget_s or spent_s + takes <= measure.budget_s):
-                repeat = 1 + max(int(theirs["repeat"].max()) for theirs in group.values())
-                further = [replace(self._first[other], repeat=repeat) for other in group]
+        cases = run.ended.reset_index()
+        names = cases[[*SERIES[:3], "repeat"]].itertuples(index=False, name=None)
+        spent_s = cases["case_s"][[name not in self._least for name in names]].sum()
+        left_s = measure.budget_s - spent_s if measure.budget_s else math.inf
+        table, known, wanted = self._series(cases), _widths(run), []
+        for series, of in zip(table.index, table.to_dict("records"), strict=True):
+            need = self._need(known.get(series), of["repeats"], of["quiet"])
+            group = table.loc[[series]]
+            if of["turns"]:  # those that take turns with it are measured again with it
+                mine = table.index.get_level_values("workload") == series[0]
+                group = table[table["turns"] & mine]
+            if need is not None and group["longest_s"].sum() <= left_s:
+                repeat = 1 + int(group["repeat"].max())
+                further = [replace(self._first[other], repeat=repeat) for other in group.index]
                 # Avoid twice in a row: a drift of the machine would fall on one series alone.
-                again = any(theirs.index[-1] == ended.index[-1] for theirs in group.values())
+                again = group["place"].max() == len(cases) - 1
                 wanted.append((not again, need, self._draw.random(), further))
         return max(wanted, key=lambda one: one[:3])[-1] if wanted else []
+
+    def _series(self, cases: pd.DataFrame) -> pd.DataFrame:
+        """Return a line for each series that never failed: its repeats, quiet ones, the last."""
+        turns = cases["setup_process_began_s"].notna()
+        cases = cases.assign(turns=turns, quiet=~cases["noisy"], place=range(len(cases)))
+        found = (
+            cases.sort_values("repeat")
+            .groupby(SERIES[:3])
+            .agg(
+                repeats=("repeat", "size"),
+                repeat=("repeat", "max"),
+                quiet=("quiet", "sum"),
+                longest_s=("case_s", "max"),
+                turns=("turns", "last"),
+                place=("place", "max"),
+                bad=("status", lambda status: (status != "ok").any()),
+            )
+        )
+        return found[~found["bad"].astype(bool) & found.index.isin(list(self._first))]
 
     def _need(self, width: float | None, repeats: int, quiet: int) -> tuple[int, float] | None:
         """Return how much a series needs a repeat: lacking quiet ones, width of its interval."""
@@ -120,10 +128,9 @@ def widths(logs: Mapping[Key, Logs], bound: Collection[Key] = ()) -> dict[Key, f
     return found
 
 
-def _in_turns(cases: pd.DataFrame) -> bool:
-    """Return whether the last repeat of a series took turns in a process with others."""
-    began = cases.set_index("repeat")["setup_process_began_s"]
-    return bool(pd.notna(began[cases["repeat"].max()]))
+def _widths(run: Run) -> dict[Series, float]:
+    found = widths(epoch_logs(run), host_bound(run))
+    return {key[:3]: width for key, width in found.items()}
 
 
 def so_far(rows: Iterable[Row], measure: Measure, cores: int) -> Run:
@@ -147,5 +154,4 @@ def imprecise(run: Run) -> dict[Series, float]:
     asked = Measure.model_validate(limits_of(run.plan))
     if asked.max_repeats <= asked.min_repeats:
         return {}  # the plan has a fixed number of repeats
-    found = {key[:3]: width for key, width in widths(epoch_logs(run), host_bound(run)).items()}
-    return {series: width for series, width in found.items() if width > asked.precision}
+    return {series: width for series, width in _widths(run).items() if width > asked.precision}

@@ -41,6 +41,8 @@ __all__ = ["Run", "RunError", "load_run"]
 
 #: The key of a measured or predicted case.
 CASE = [*SERIES, "repeat"]
+_KEYS = {*EPOCH_KEYS, *CASE_KEYS}
+_DECLARED = [name for name in KNOWN if name.startswith("declared_")]
 _ABOUT = ("unit", "source", "meaning", "stage", "metric", "declared")
 
 
@@ -90,12 +92,73 @@ class Run:
         """The measured epochs that count, by :data:`SERIES`, repeat and epoch.
 
         Failed cases and single ranks are left out, and noisy cases unless their series has no
-        quiet one. With the columns of :func:`derived`.
+        quiet one. Derived columns: ``cpu_s`` (core-seconds), ``cores`` (busy, on average),
+        ``payload_rate`` (bytes of rows per second of waiting for them; unrelated to the link if
+        fetches run ahead), ``gather_rate`` (the same of the gather, with or without waiting),
+        ``link_rate`` (received, per second of the epoch); ``on_device`` (rows found there for each
+        byte of payload); ``around_step_…`` of a step; ``issue_…``: shares of the epoch in which the
+        host issued training, fetches and draws, waited for minibatches, and then for the GPU.
+
+        ``disk_…`` of paths that read a disk, over the rows that the path lacks in memory of its own
+        (of a memory map all: it is unknown what the page cache holds): bytes read for each of their
+        bytes by the path (``amplification``) and by the kernel's counters of process and device;
+        ``in_memory``, the share of the rows that it kept; ``iops``, reads per second of the fetch,
+        or of the epoch if fetches run ahead; ``in_flight``, on average (Little's law).
 
         Raises:
             RunError: an epoch occurs twice in the table.
         """
-        return derived(self._counted("measured"))
+        loop_draws = self.sampler_workers == 0 and self.drawn not in GPU_SAMPLING
+        return _derived(self._counted("measured"), self.declared_medians, loop_draws)
+
+    @cached_property
+    def declared_medians(self) -> pd.DataFrame:
+        """Declared values of an epoch: medians over repeats, by :data:`SERIES` but the basis.
+
+        Derived: ``declared_link_bytes``, over the link by copies and GPU reads;
+        ``declared_on_device``, the share of the rows' bytes that the path finds there;
+        ``declared_amplification``, bytes read off a disk for each byte of the rows on it;
+        ``declared_link_requests``, of any size.
+        """
+        every = dict.fromkeys([*self.declared, *_DECLARED])
+        found = self.declared.reindex(columns=list(every)).groupby(SERIES[:4]).median()
+        by_link = found[["declared_copy_engine_bytes", "declared_gpu_link_read_bytes"]]
+        requests = found.filter(regex=r"^declared_gpu_requests_\d+b$")
+        on_device = found["declared_gpu_memory_read_bytes"] / found["declared_payload_bytes"]
+        off_disk = found["declared_disk_read_bytes"] / found["declared_disk_payload_bytes"]
+        return _with(
+            found,
+            declared_link_bytes=by_link.sum(axis=1, min_count=2),
+            declared_on_device=on_device,
+            declared_amplification=off_disk,
+            declared_link_requests=requests.sum(axis=1, min_count=1),
+        )
+
+    @cached_property
+    def medians(self) -> pd.DataFrame:
+        """A line per measured series: the median of each number that is known of it.
+
+        Over repeats and epochs those of :attr:`measured`, over repeats those of cases that count
+        and the declared ones. What is declared of minibatches (``declared_sample_…``) is that of
+        the workload. Derived: ``counted_on_device``, the share of rows that were found there, and
+        ``declared_pairs_an_edge``.
+        """
+        cases = self.ended[self.ended["used"]]
+        seen = pd.concat([self.measured.droplevel("epoch"), cases])
+        others = [name for name in seen if name in _KEYS or str(name).startswith("declared_")]
+        seen = seen.drop(columns=others).astype(float)
+        of_minibatches = self.declared.filter(like="declared_sample_")
+        of_minibatches = of_minibatches.reindex(
+            columns=self.declared_medians.filter(like="declared_sample_").columns
+        )
+        said = self.declared_medians.drop(columns=of_minibatches.columns)
+        found = seen.groupby(SERIES).median().join(said, on=SERIES[:4])
+        found = found.join(of_minibatches.groupby("workload").median(), on="workload")
+        return _with(
+            found,
+            counted_on_device=found["on_device"] * found["declared_row_bytes"],
+            declared_pairs_an_edge=found["declared_sample_pairs"] / found["declared_sample_edges"],
+        )
 
     @cached_property
     def predicted(self) -> pd.DataFrame:
@@ -113,9 +176,16 @@ class Run:
 
     @cached_property
     def ended(self) -> pd.DataFrame:
-        """The cases that have ended in any way, by :data:`CASE`; ``used``: it counts."""
+        """The cases that have ended in any way, by :data:`CASE`; ``used``: it counts.
+
+        Derived rates: ``disk_roof``, random reads that the disk itself gave, per second;
+        ``gather_alone_rate``, of the CPU's gather without training, B/s.
+        """
         mine = self.cases[(self.cases["rank"] < 0) & self.cases["status"].notna()]
-        return _whole(mine.set_index(CASE))
+        found = _whole(mine.set_index(CASE))
+        roof = found["fetch_disk_roof_reads"] / found["fetch_disk_roof_s"]
+        alone = found["setup_gathered_bytes"] / found["setup_gather_s"]
+        return _with(found, disk_roof=roof, gather_alone_rate=alone)
 
     @property
     def in_turns(self) -> bool:
@@ -203,21 +273,54 @@ class Run:
         return [(names[members[0]], members) for _, members in groups]
 
 
-def derived(epochs: pd.DataFrame) -> pd.DataFrame:
-    """Return measured epochs with columns derived from theirs.
+def _derived(epochs: pd.DataFrame, declared: pd.DataFrame, loop_draws: bool) -> pd.DataFrame:
+    """Return measured epochs with the columns that :attr:`Run.measured` names.
 
-    ``cpu_s`` (core-seconds), ``cores`` (busy, on average), ``payload_rate`` (bytes of rows per
-    second of waiting for them; unrelated to the link if fetches run ahead), ``gather_rate`` (the
-    same of the gather, with or without waiting), ``link_rate`` (received, per second of the epoch).
+    Args:
+        declared: :attr:`Run.declared_medians`.
+        loop_draws: the loop itself draws minibatches, so that it does not wait for them.
     """
+    series = pd.MultiIndex.from_arrays([epochs.index.get_level_values(n) for n in SERIES[:4]])
+    said = declared.reindex(series).set_axis(epochs.index)
+    whole, steps, fetch = epochs["epoch_s"], epochs["minibatches"], epochs["fetch_s"]
     cpu, payload = epochs["cpu_user_s"] + epochs["cpu_system_s"], epochs["fetch_payload_bytes"]
-    return epochs.assign(
+    row_bytes = said["declared_row_bytes"].where(said["declared_disk_payload_bytes"] > 0)
+    kept = epochs["fetch_rows_in_memory"]
+    missed = payload - kept.fillna(0) * row_bytes
+    missed = missed.where(missed > 0)
+    iops = epochs["fetch_disk_requests"] / fetch.mask(said["declared_lookahead"] > 0, whole)
+    iops = iops.where(row_bytes.notna())
+    waited, sample = epochs["host_wait_sample_s"], epochs["sample_s"]
+    waited = waited.fillna(0.0) if loop_draws else waited
+    return _with(
+        epochs,
         cpu_s=cpu,
         cores=cpu / epochs["window_s"],
-        payload_rate=payload / epochs["fetch_s"],
+        payload_rate=payload / fetch,
         gather_rate=payload / epochs["fetch_gather_s"],
-        link_rate=epochs["link_rx_bytes"] / epochs["epoch_s"],
+        link_rate=epochs["link_rx_bytes"] / whole,
+        on_device=epochs["fetch_rows_on_device"] / payload,
+        around_step_out=epochs["around_step_out_bytes"] / steps,
+        around_step_in=epochs["around_step_in_bytes"] / steps,
+        around_step_stall=epochs["around_step_stall_s"] / steps,
+        issue_train=epochs["host_issue_train_s"] / whole,
+        issue_fetch=epochs["host_issue_fetch_s"] / whole,
+        issue_draw=(sample - waited) / whole,
+        issue_wait=waited.fillna(sample) / whole,
+        issue_left=epochs["host_drain_s"] / whole,
+        issue_steps_left=epochs["host_drain_s"] / whole * steps,
+        disk_amplification=epochs["fetch_disk_read_bytes"] / missed,
+        disk_process=epochs["disk_read_process_bytes"] / missed,
+        disk_device=epochs["disk_read_device_bytes"] / missed,
+        disk_in_memory=kept * row_bytes / payload,
+        disk_iops=iops,
+        disk_in_flight=iops * epochs["fetch_disk_latency_mean_s"],
     )
+
+
+def _with(frame: pd.DataFrame, **columns: pd.Series[float]) -> pd.DataFrame:
+    """Return the frame with further columns: at once, as single ones make a frame slow."""
+    return pd.concat([frame, pd.DataFrame(columns)], axis=1)
 
 
 def _whole(frame: pd.DataFrame) -> pd.DataFrame:
@@ -348,8 +451,7 @@ def of_mean_epoch(frames: Frames) -> pd.DataFrame:
     by_case = each[each.notna().any(axis=1)].groupby(level=case, sort=False)
     means = by_case.sum(min_count=1).div(by_case.size().astype(float), axis=0)
     found = means.combine_first(once[~once.index.duplicated()])
-    wanted = [*names, *(name for name in KNOWN if name.startswith("declared_"))]
-    every: pd.DataFrame = found.reindex(columns=list(dict.fromkeys(wanted)))
+    every: pd.DataFrame = found.reindex(columns=list(dict.fromkeys([*names, *_DECLARED])))
     return every.dropna(how="all").astype(float)
 
 
@@ -383,35 +485,6 @@ def predicted(run: Run, rows: Sequence[Row]) -> Run:
     columns = pd.concat([run.columns, _about(made.columns)])
     columns = columns[~columns.index.duplicated()]
     return replace(run, epochs=epochs, reasons=reasons, columns=columns)
-
-
-def only(
-    run: Run,
-    *,
-    workloads: Collection[str] | None = None,
-    strategies: Collection[str] | None = None,
-    backends: Collection[str] | None = None,
-) -> Run:
-    """Return the run as if its plan had no other workloads, strategies and backends.
-
-    The declared values of cases belong to every backend; predictions are left out if backends
-    are named.
-    """
-    cases = run.plan["cases"]
-    frames = {name: getattr(run, name) for name in ("epochs", "cases", "reasons", "declared")}
-    for column, wanted in (("workload", workloads), ("strategy", strategies)):
-        if wanted is not None:
-            cases = [case for case in cases if case[column] in wanted]
-            for name, frame in frames.items():
-                of = frame.index.get_level_values(column) if name == "declared" else frame[column]
-                frames[name] = frame[of.isin(list(wanted))]
-    if backends is not None:
-        for name in ("epochs", "cases"):
-            of = frames[name]
-            frames[name] = of[(of["basis"] == "measured") & of["backend"].isin(list(backends))]
-    kept = {case["workload"] for case in cases}
-    table = {name: fields for name, fields in run.plan["workloads"].items() if name in kept}
-    return replace(run, plan={**run.plan, "cases": cases, "workloads": table}, **frames)
 
 
 def newest_run(root: Path) -> Path:

@@ -20,7 +20,7 @@ from gatherbench.bench.read.derive import (
     sort_series,
     unpredicted,
 )
-from gatherbench.bench.read.noise import no_ratio_over, noisy_and_modelled, noisy_series
+from gatherbench.bench.read.noise import modelled_from_noisy, no_ratio_over, noisy_series
 from gatherbench.bench.read.tables import Run, of_measured
 from gatherbench.bench.read.units import bytes_in_words, quantity
 from gatherbench.bench.run.rows import SERIES, Key
@@ -138,7 +138,7 @@ def _sorted(names: Mapping[Names, Any]) -> list[Names]:
 def _marks(run: Run, row: Fields, ratio: bool) -> str:
     """Return the marks after a number: a noisy series, or a ratio that decides nothing."""
     key = Key(*(str(row[name]) for name in SERIES))
-    marks = NOISY * (key in noisy_and_modelled(run))
+    marks = NOISY * (key in noisy_series(run) or key in modelled_from_noisy(run))
     if not ratio:
         return marks
     over = baseline(run)

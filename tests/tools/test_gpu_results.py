@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.read.issuing import host_bound
+from gatherbench.bench.read.derive import host_bound
 from gatherbench.bench.run.rows import table_of
 from gatherbench.bench.run.store import RunStore
 from tools.gpu_results import (

@@ -10,6 +10,7 @@ import pandas as pd
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import ProfileError
 from gatherbench.bench.model.roofline import ERROR_OF_RATIOS
+from gatherbench.bench.read import modelled
 from gatherbench.bench.read.axis import accuracy_over_time as scores_over_time
 from gatherbench.bench.read.derive import (
     WITHIN_TRAIN,
@@ -19,7 +20,6 @@ from gatherbench.bench.read.derive import (
     sort_by,
     stage_breakdown,
 )
-from gatherbench.bench.read.modelled import speedups, summarise, with_ranges
 from gatherbench.bench.read.noise import no_ratio_over
 from gatherbench.bench.read.standings import standings
 from gatherbench.bench.read.standings import table as standing_table
@@ -55,9 +55,6 @@ def numbers(run: Run) -> Table:
     bad = bad[~pd.MultiIndex.from_frame(bad[SERIES[:3]]).isin(known)]
     backend = "cuda" if run.has_gpu else "host"
     bad = bad[SERIES[:3]].assign(instead=bad["status"], backend=backend, basis="measured")
-    more = summarise(run).set_index(SERIES)
-    more = more[["train", *WITHIN_TRAIN, "cpu", "rate", "repeats", "left_out", "other"]]
-    frame = frame.join(more, on=SERIES)
     if frame.empty:
         bad = bad.iloc[:0]  # one sentence covers them
     frame = sort_by(pd.concat([frame.assign(instead=""), bad]), "workload", run.workloads)
@@ -110,9 +107,6 @@ def _of_the_gpu(frame: pd.DataFrame) -> list[Column]:
 
 def predictions(run: Run) -> Table:
     """Make a line per series whose epochs were predicted."""
-    frame = summarise(run)
-    frame = frame[(frame["basis"] == "predicted") & frame["low"].notna()]
-    frame = frame.rename(columns={"low": "median_low", "high": "median_high"})
     return tabulate(
         "predictions",
         f"Epochs predicted for {', '.join(modelled_for(run))}, not measured, and ratios over"
@@ -124,7 +118,7 @@ def predictions(run: Run) -> Table:
             Column("train", "train", "s", like="median", short="train", ends="between"),
             Column("speedup", "speed-up", "×", short="speed-up", interval=True),
         ],
-        in_plan_order(run, frame),
+        in_plan_order(run, modelled.predictions(run)),
         title=f"Predicted for {', '.join(modelled_for(run))}, not measured",
         note="The model does not rank paths that differ by less than a factor of"
         f" {_model_error(run):.2f}: its own error may be as large.",
@@ -148,7 +142,7 @@ def epoch_breakdown(run: Run) -> Chart:
 
     For ranks that train together, the gradient exchange and the wait are separate from ``train``.
     """
-    stages = with_ranges(run, stage_breakdown(run))
+    stages = stage_breakdown(run)
     exchange = list(WITHIN_TRAIN) if stages[list(WITHIN_TRAIN)].any(axis=None) else []
     stages["train"] = (stages["train"] - stages[exchange].sum(axis=1)).clip(lower=0)
     legend = {stage: (stage, colour) for stage, colour in STAGE_COLOURS.items()}
@@ -201,7 +195,7 @@ def speedup(run: Run) -> Chart:
     over = {w: Key(w, *reference, backend, "measured") for w in run.workloads}
     return bars(
         run,
-        speedups(run, *reference),
+        modelled.speedups(run, *reference),
         title=f"Speed-up over {name}",
         reading=f"Typical epoch time of {name} over that of each strategy, on one workload: means "
         f"over repeats. Whiskers: their 95{NO_BREAK}% interval. Longer is faster.{borrowed(run)}",

@@ -3,18 +3,16 @@
 A speed-up over a gather that sampling, training or the harness slow down is only in part the data
 path's. The choice of threads measures what the machine gathers alone.
 
-:mod:`gatherbench.bench.read.issuing` computes what launches need.
+:mod:`gatherbench.bench.read.derive` computes what launches need.
 """
 
 from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import median, of_paths, sort_series
-from gatherbench.bench.read.issuing import issue_shares
+from gatherbench.bench.read.derive import issue_shares, of_paths, sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, span
-from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
@@ -31,10 +29,8 @@ def gather_rates(run: Run) -> pd.DataFrame:
     """
     from gatherbench.strategies.registry import role_of  # imports torch
 
-    cases = run.ended[run.ended["used"]]
-    alone = cases["setup_gathered_bytes"] / cases["setup_gather_s"]
-    rates = {"alone": median(alone), "loop": median(run.measured["gather_rate"])}
-    found = pd.DataFrame(rates).dropna(subset=["loop"]).reset_index(names=SERIES)
+    rates = {"gather_alone_rate": "alone", "gather_rate": "loop"}
+    found = run.medians[[*rates]].rename(columns=rates).dropna(subset=["loop"]).reset_index()
     found = of_paths(found, lambda pair: role_of(*pair) == "conventional")
     share = found["loop"] / found["alone"]
     return sort_series(found.assign(share=share, held_up=share < ENOUGH))

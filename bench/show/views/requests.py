@@ -6,17 +6,9 @@ from __future__ import annotations
 import pandas as pd
 
 from gatherbench.bench.meters.pcie import DIRECTIONS
-from gatherbench.bench.read.derive import declared, found_on_device
-from gatherbench.bench.read.gpu import (
-    copied_ratio,
-    link_bytes,
-    link_rate,
-    link_rates,
-    requests_declared,
-)
+from gatherbench.bench.read.gpu import copied_ratio, link_bytes, link_rate, requests_declared
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
-from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.charts import Points, drawn, in_plan_order, polled
 from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
@@ -35,20 +27,21 @@ _FOUND = {"declared": "rows found on the device", "counted": "the same, as count
 
 def data_path(run: Run) -> Table:
     """Tabulate what each strategy moves in an epoch, by its own declaration."""
-    said = declared(run).dropna(axis="columns", how="all")
-    frame = said.assign(basis="declared").reset_index()
+    said, counted = run.declared_medians, run.medians["counted_on_device"].droplevel("basis")
+    counted = counted.reindex(said.index)
+    frame = said.assign(counted=counted, basis="declared").reset_index()
+    frame = frame.rename(columns={"declared_on_device": "declared"})
     sizes = requests_declared(frame)
     names = {f"declared_{name}_bytes": told for name, told in _DECLARED.items()}
     names |= {column: (f"requests of {n} B", "1") for n, column in sizes.items()}
     short = {name: name.removeprefix("declared_").removesuffix("_bytes") for name in names}
     short |= {column: f"gpu_requests_{n}_bytes" for n, column in sizes.items()}
-    columns = [Column(short[name], *names[name]) for name in names if name in frame]
-    frame, found = frame.rename(columns=short), found_on_device(run)
-    frame = frame.join(found, on=SERIES[:4])
-    columns += [Column(f, label, "share") for f, label in _FOUND.items() if found[f].any()]
+    columns = [Column(short[name], *names[name]) for name in names if frame[name].notna().any()]
+    frame = frame.rename(columns=short)
+    columns += [Column(f, label, "share") for f, label in _FOUND.items() if frame[f].any()]
     caption = (
         "Bytes and link requests of an epoch, computed from ids and data path, not measured"
-        + " (but for what is counted)" * bool(found["counted"].notna().any())
+        + " (but for what is counted)" * bool(counted.notna().any())
     )
     return tabulate("path", caption, [*WHAT, *columns], in_plan_order(run, frame))
 
@@ -118,8 +111,10 @@ def pcie_over_time(run: Run) -> Chart | None:
 
 def _rates(counter: pd.DataFrame) -> Points:
     """Return the rates between readings; each holds up to its time."""
-    rates = link_rates(counter)
-    return list(zip(rates["end_s"], rates["rate"], strict=True))
+    steps = counter[["time_s", "value"]].diff()
+    steps = steps[steps["time_s"] > 0]  # two readings with one stamp have no rate
+    rates = steps["value"] / steps["time_s"]
+    return list(zip(counter.loc[rates.index, "time_s"], rates, strict=True))
 
 
 REQUESTS = View(

@@ -10,7 +10,7 @@ AMBIGUOUS   otherwise: more repeats are needed
 ==========  =====================================================
 
 On a GPU two paths whose epochs are both limited by issuing work
-(:mod:`gatherbench.bench.read.issuing`) get the word HOST-BOUND instead.
+(:mod:`gatherbench.bench.read.derive`) get the word HOST-BOUND instead.
 
 Of many ratios judged at once, one may look slower by chance. If a caller gives their number, the
 ``family``, SLOW and FAST also require that less than 5 % of such families would show so large a

@@ -11,7 +11,7 @@ import pytest
 from gatherbench.bench.plan.plan import largest_scale
 from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.read.issuing import BOUND_SHARE
+from gatherbench.bench.read.derive import BOUND_SHARE
 from gatherbench.bench.read.points import read_points
 from gatherbench.bench.run.rows import table_of
 from gatherbench.bench.run.store import RunStore

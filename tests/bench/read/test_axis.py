@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.read.axis import AXES, accuracy_by_then, axis
+from gatherbench.bench.read.axis import AXES, accuracy_by_then, axis, disk_strategies
 from gatherbench.bench.read.tables import load_run
 
-from ..disk_run import write_disk
+from ..disk_run import CACHED, DIRECT, LARGE, MAPPED, write_disk
 from ..ranks_run import write_ranks
-from ..written_run import write_run
+from ..written_run import edit, write_run
 
 NAIVE, ALIGNED = ("cpu_gather", "naive"), ("aligned_zero_copy", "given")
 OTF = "OTF threshold=30 shared=yes"
@@ -90,6 +90,38 @@ def test_paths_off_a_disk_are_compared_with_the_table_in_memory(make_run):
     assert set(large["reason"].iloc[1:]) == {"no path cpu_gather (naive)"}
     assert large["ratio"].isna().all()
     assert large["amplification"].notna().sum() == 2
+
+
+def test_bytes_requests_and_hits_are_set_against_the_rows_that_were_read(make_run):
+    """16 GB for 2 GB of rows; 12 GB for the 3 M rows of 500 B that the cache did not have.
+
+    4 M reads in a fetch of 0.8 × 4 s; 3 M in an epoch of 2.5 s, which the fetches run ahead of. By
+    Little's law, of reads of 100 µs, 1.25 M and 1.2 M a second are 125 and 120 in flight.
+    """
+    run = load_run(write_disk(make_run))
+    assert disk_strategies(run) == ["disk_cached", "disk_direct", "disk_mmap"]
+    table = axis(run, "path").set_index("workload").loc[LARGE].set_index("strategy")
+    numbers = ["amplification", "declared", "process", "device", "in_memory", "iops", "in_flight"]
+    numbers += ["roof", "latency_median", "latency_99th"]
+    nan = math.nan
+    for (path, _), expected in {
+        DIRECT: (8, 8, 8, 8, nan, 4e6 / 3.2, 125, 1.5e6, 9e-5, 4e-4),
+        CACHED: (8, 7.5, 8, 8.4, 0.25, 3e6 / 2.5, 120, 1.5e6, 9e-5, 4e-4),
+        MAPPED: (nan, nan, 1.5, 1.6, nan, nan, nan, nan, nan, nan),
+    }.items():
+        assert table.loc[path, numbers].tolist() == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_path_that_found_every_row_has_no_bytes_for_a_byte(make_run):
+    def all_kept(row: dict[str, str]) -> None:
+        if row["metric"] == "rows_in_memory":
+            row["value"] = "4e6"
+
+    folder = write_disk(make_run)
+    edit(folder, all_kept)
+    found = axis(load_run(folder), "path").query("strategy == 'disk_cached'")
+    assert (found["in_memory"] == 1).all()
+    assert found["amplification"].isna().all()
 
 
 def test_over_what_other_work_met_throughout_there_is_no_ratio(make_run):
@@ -212,7 +244,8 @@ def test_seeds_stand_for_repeats_and_are_paired(tmp_path):
 
 
 def test_a_field_without_two_values_has_no_line_and_no_other_field_an_axis(make_run):
-    run = load_run(make_run())
+    run = load_run(make_run(declared=True))
     assert all(axis(run, one.field).empty for one in AXES)
+    assert disk_strategies(run) == []
     with pytest.raises(ValueError, match="no axis 'hidden'; there are gpus, path, "):
         axis(run, "hidden")

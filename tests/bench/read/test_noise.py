@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gatherbench.bench.read.derive import epoch_times
-from gatherbench.bench.read.noise import mostly_noisy, noise, noisy_series, other_load
+from gatherbench.bench.read.noise import mostly_noisy, noise, noisy_series
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.answer import cautions
 
@@ -29,7 +29,7 @@ def read(folder: Path, *changes: Change, cores: int = 2) -> Run:
 def test_other_load_is_what_the_host_did_beside_us(make_run):
     folder = make_run("20261121-a-1", other_cores=1.5)
     busy = read(folder)
-    assert list(other_load(busy)) == pytest.approx([1.5] * 9)
+    assert list(busy.ended["other_cores"]) == pytest.approx([1.5] * 9)
     assert busy.cases["noisy"].all()
     assert noise(read(folder, cores=64)) == ""  # no more than 5 % of the machine
     assert noise(load_run(make_run("20261121-q-3", other_cores=0.25))) == ""
@@ -41,7 +41,7 @@ def test_what_was_not_metered_is_not_called_quiet_or_busy(make_run, metric):
     folder = make_run("20261121-b-2", other_cores=1.5)
     edit(folder, keep=lambda row: row["metric"] != metric)
     without = load_run(folder)
-    assert other_load(without).empty
+    assert without.ended["other_cores"].isna().all()
     assert noise(without) == ""
 
 
@@ -56,7 +56,7 @@ def test_a_tick_of_the_clock_beside_a_short_case_is_no_other_work(make_run):
             row["value"] = str(float(row["value"]) + 0.15)
 
     short = read(folder, shorter, cores=16)
-    assert list(other_load(short)) == pytest.approx([1.5])
+    assert list(short.ended["other_cores"]) == pytest.approx([1.5])
     assert noise(short) == ""
     assert noise(read(folder))
 
@@ -64,7 +64,7 @@ def test_a_tick_of_the_clock_beside_a_short_case_is_no_other_work(make_run):
 def test_a_burst_beside_one_case_is_found(make_run):
     """The median over the whole run would call it quiet."""
     run = load_run(make_run(other_cores=1.5, beside=("cpu_gather", "pinned", 1)))
-    assert other_load(run).median() == pytest.approx(0)
+    assert run.ended["other_cores"].median() == pytest.approx(0)
     assert run.ended.loc[run.ended["noisy"], "other_cores"].to_dict() == {
         (WORKLOAD, "cpu_gather", "pinned", "host", "measured", 1): pytest.approx(1.5)
     }
@@ -85,7 +85,7 @@ def test_what_a_hypervisor_gave_to_others_is_other_work(make_run):
     folder = make_run(series=[BASELINE, PINNED], repeats=1, epochs=1)
     stolen = {"stage": "epoch", "metric": "system_cpu_steal", "unit": "s", "value": 2.0}
     append_rows(folder, [stolen], epoch=0, strategy=PINNED[0], variant=PINNED[1])
-    assert list(other_load(load_run(folder))) == pytest.approx([0, 1])
+    assert list(load_run(folder).ended["other_cores"]) == pytest.approx([0, 1])
 
 
 def test_what_was_measured_beside_other_work_stays_out_while_there_are_quiet_repeats(make_run):

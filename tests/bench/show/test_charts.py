@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from gatherbench.bench.meters.threads import METRICS
-from gatherbench.bench.read.derive import GROUPS, cores_of, thread_seconds
-from gatherbench.bench.read.modelled import summarise
+from gatherbench.bench.read.derive import GROUPS, cores_of, speedup_over, thread_seconds
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.charts import _said_once
 from gatherbench.bench.show.drawing import Axis, Chart
@@ -220,7 +219,7 @@ def test_a_ratio_that_decides_nothing_is_drawn_with_its_mark(make_run):
     run = load_run(folder)
     texts = [line["text"] for line in lines_of(speedup(run))]
     assert {text[-1] for text in texts if text != "1.00×!"} == {"?"}
-    assert summarise(run)["speedup"].notna().all()
+    assert speedup_over(run)["speedup"].notna().all()
 
 
 # ---- threads ---------------------------------------------------------------------------------

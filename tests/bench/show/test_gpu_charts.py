@@ -18,13 +18,12 @@ from gatherbench.bench.read.gpu import (
     gpu_power,
     idle_power_w,
     link_rate,
-    link_rates,
 )
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.store import TIMELINE_COLUMNS
 from gatherbench.bench.show.charts import MOST
 from gatherbench.bench.show.drawing import Chart, draw
-from gatherbench.bench.show.views.requests import pcie_over_time
+from gatherbench.bench.show.views.requests import _rates, pcie_over_time
 from gatherbench.bench.show.views.resources import (
     gpu_energy_per_epoch,
     gpu_mean_power,
@@ -166,9 +165,7 @@ def traffic(*strategies: str, share: float = 1.0) -> list[tuple[Any, ...]]:
 
 def test_rates_are_differences_between_readings():
     points = pd.DataFrame({"time_s": [0.0, 0.5, 0.5, 1.0], "value": [0.0, 1e9, 1e9, 4e9]})
-    rates = link_rates(points)
-    assert rates["rate"].tolist() == [2e9, 6e9]
-    assert rates["begin_s"].tolist() == [0.0, 0.5]
+    assert _rates(points) == [(0.5, 2e9), (1.0, 6e9)]
 
 
 def test_of_a_case_that_was_cut_off_nothing_is_drawn(folder):

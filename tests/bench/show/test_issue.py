@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.read.issuing import issue_shares
+from gatherbench.bench.read.derive import issue_shares
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.views.host import ISSUE

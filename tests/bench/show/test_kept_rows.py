@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gatherbench.bench.read.axis import axis
-from gatherbench.bench.read.derive import found_on_device
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.views.requests import data_path
 
@@ -56,10 +55,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_found_rows_are_counted_beside_declared(folder):
     run = load_run(folder)
-    found = found_on_device(run).droplevel(["workload", "backend"])
+    columns = ["counted_on_device", "declared_on_device"]
+    found = run.medians[columns].droplevel(["workload", "backend", "basis"])
     assert found.loc[(CACHED, "presampled,10%,0")].tolist() == pytest.approx([0.255, 0.25])
-    assert found.loc[("all_in_gpu", "default"), "declared"] == 1
-    assert found["counted"].notna().sum() == 3, "nobody counts the others"
+    assert found.loc[("all_in_gpu", "default"), "declared_on_device"] == 1
+    assert found["counted_on_device"].notna().sum() == 3, "nobody counts the others"
     text = all_of(folder, 100).partition("Rows kept on the device: wordnet GraphSAGE")[2]
     assert "10% 1.50 1.00 25.5 25.0 758" in " ".join(text.split())
     shares = axis(run, "share")
@@ -83,5 +83,5 @@ def test_paths_that_keep_nothing_have_no_table(make_run):
     path = {"strategy": "unified_zero_copy", "variant": "registered", "backend": "host"}
     path |= {"machine": "cpu-amd-epyc-2c"}
     add_rows(folder, [nothing | {"repeat": n} for n in range(3)], epoch=0, **path)
-    assert found_on_device(load_run(folder))["counted"].notna().any()
+    assert load_run(folder).medians["counted_on_device"].notna().any()
     assert "Rows kept" not in all_of(folder)

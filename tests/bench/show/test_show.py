@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from gatherbench.bench.read import tables
-from gatherbench.bench.read.modelled import summarise
+from gatherbench.bench.read.standings import table
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run import guards as run_guards
 from gatherbench.bench.run.guards import is_running, only_one
@@ -86,12 +86,12 @@ def test_a_hidden_fetch_has_no_rate(make_run):
     """The wait that is left says nothing of how fast the rows came."""
     folder = make_run(series=[NAIVE, SORTED])
     run = load_run(folder)
-    assert summarise(run)["rate"].notna().all()
+    assert table(run)["rate"].notna().all()
     ahead = {"stage": "fetch", "metric": "lookahead", "unit": "1", "basis": "declared"}
     for repeat, (lookahead, hidden) in enumerate(((0.0, False), (1.0, True))):
         one = {"strategy": SORTED[0], "variant": SORTED[1], "repeat": repeat}
         append_rows(folder, [{**ahead, "value": lookahead}], **one)
-        rates = summarise(load_run(folder)).set_index("strategy")["rate"]
+        rates = table(load_run(folder)).set_index("strategy")["rate"]
         assert pd.isna(rates["aligned_zero_copy"]) == hidden
         assert pd.notna(rates["cpu_gather"])
 
@@ -241,8 +241,7 @@ def test_repeats_beside_other_work_are_counted_apart(make_run):
     beside = make_run(
         "20261121-a-1", series=[NAIVE, SORTED], other_cores=1.5, beside=(*SORTED[:2], 1)
     )
-    summary = summarise(load_run(beside)).set_index("strategy")
+    summary = table(load_run(beside)).set_index("strategy")
     assert summary["other"].to_dict() == pytest.approx({NAIVE[0]: 0.0, SORTED[0]: 0.0})
     assert summary["repeats"].to_dict() == {NAIVE[0]: 3, SORTED[0]: 2}
     assert summary["left_out"].to_dict() == {NAIVE[0]: 0, SORTED[0]: 1}
-    assert summary["noisy"].to_dict() == {NAIVE[0]: 0, SORTED[0]: 1}
