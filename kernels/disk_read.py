@@ -79,8 +79,8 @@ def _block_of(fd: int, path: Path) -> int:
             return block
         except OSError as error:
             if error.errno != errno.EINVAL or block == _LARGEST_BLOCK:
-                said = f"cannot read the table {path} in blocks of {block} B: {error.strerror}"
-                raise DiskReadError(said) from error
+                text = f"cannot read the table {path} in blocks of {block} B: {error.strerror}"
+                raise DiskReadError(text) from error
         block *= 2
 
 

@@ -160,8 +160,8 @@ def check_pipeline(strategy: Strategy, device: torch.device) -> None:
     table = random_table(NUM_ROWS, 37, torch.float32)
     generator = torch.Generator().manual_seed(2)
     with open_known(strategy, table, device) as fetcher:
-        said = f"its lookahead is {strategy.lookahead}, and its fetcher's {fetcher.lookahead}"
-        _require(fetcher.lookahead == strategy.lookahead >= 0, said)
+        text = f"its lookahead is {strategy.lookahead}, and its fetcher's {fetcher.lookahead}"
+        _require(fetcher.lookahead == strategy.lookahead >= 0, text)
         for count in (5, 200, 3, 0, 411, 410, 64, 5000):
             flight: list[tuple[Tensor, Ticket]] = []
             for more in range(fetcher.lookahead + 1):
@@ -332,8 +332,8 @@ def _check_counts(fetcher: Fetcher, batches: Sequence[Tensor], paths: list[DataP
         before, counted = counted, fetcher.counts()
         for name in counted.keys() & told.keys():
             found = counted[name] - before[name]
-            said = f"{found} of {name} were counted, and {told[name]} declared"
-            _require(told[name] in (None, found), said)
+            text = f"{found} of {name} were counted, and {told[name]} declared"
+            _require(told[name] in (None, found), text)
 
 
 @_check
@@ -367,8 +367,8 @@ def check_changes(strategy: Strategy, device: torch.device) -> None:
         for _ in range(fetcher.lookahead + 1):
             fetcher.submit(_on(fetcher, ids.flip(0))).result()
         told = rows._version != version or same_bytes(rows, before) is None
-        said = "rows were overwritten, and autograd not told (RowBuffer, increment_version)"
-        _require(told, said)
+        text = "rows were overwritten, and autograd not told (RowBuffer, increment_version)"
+        _require(told, text)
         if "file" in strategy.needs or strategy.role == "no_fetch":
             return
         table.zero_()

@@ -175,8 +175,8 @@ class KernelFetcher(Fetcher):
             SetupStep(size_metric, "B", mapped.size_bytes, size_source),
         ]
         if memory == "managed":
-            said = "bytes of the table that lay elsewhere, and now lie twice on the host"
-            setup.append(SetupStep("managed_copy", "B", mapped.copied, said))
+            text = "bytes of the table that lay elsewhere, and now lie twice on the host"
+            setup.append(SetupStep("managed_copy", "B", mapped.copied, text))
         try:
             if memory != "resident":
                 setup += page_visit_steps(mapped.address, mapped.size_bytes, device)

@@ -110,8 +110,8 @@ class DiskPath(HostPath):
 
 def engine_step(reader: RowReader) -> SetupStep:
     """Report whether io_uring keeps the reads in flight, and the reason for any fallback."""
-    said = reader.engine + (f" instead of io_uring: {reader.reason}" if reader.reason else "")
-    return SetupStep("disk_io_uring", "1", float(reader.engine == "io_uring"), said)
+    text = reader.engine + (f" instead of io_uring: {reader.reason}" if reader.reason else "")
+    return SetupStep("disk_io_uring", "1", float(reader.engine == "io_uring"), text)
 
 
 def _numbers(ids: Tensor) -> NDArray[np.int64]:

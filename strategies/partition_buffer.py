@@ -238,8 +238,8 @@ class BufferPath(HostPath):
         self._latencies = np.zeros(LATENCY_BINS, np.int64)
         self._thread = ThreadPoolExecutor(1, "gatherbench-partitions") if ahead else None
         self._coming: dict[int, Future[None]] = {}
-        said = "places for partitions, those that are read ahead among them"
-        self.setup = [SetupStep("buffer", "B", self._bytes.size, said)]
+        text = "places for partitions, those that are read ahead among them"
+        self.setup = [SetupStep("buffer", "B", self._bytes.size, text)]
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
         array = ids.numpy()

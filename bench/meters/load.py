@@ -105,8 +105,8 @@ class Waiting:
         """Describe the policy."""
         if self.variables == PASSIVE:
             return "passively"
-        said = " ".join(f"{name}={value}" for name, value in sorted(self.variables.items()))
-        return f"with {said}" if said else DEFAULT
+        text = " ".join(f"{name}={value}" for name, value in sorted(self.variables.items()))
+        return f"with {text}" if text else DEFAULT
 
     def environment(self) -> dict[str, str]:
         """Return this process's environment with this policy in place of its own."""

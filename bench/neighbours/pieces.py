@@ -65,8 +65,8 @@ class PieceFile:
         try:
             self._fd = os.open(name, os.O_RDWR | os.O_DIRECT)
         except OSError as error:
-            said = f"{folder} takes no direct writes (O_DIRECT), so its disk cannot be measured"
-            raise LostActivationsError(f"{said}: {error.strerror}") from None
+            text = f"{folder} takes no direct writes (O_DIRECT), so its disk cannot be measured"
+            raise LostActivationsError(f"{text}: {error.strerror}") from None
         finally:
             Path(name).unlink()
         self._end = 0

@@ -127,6 +127,6 @@ def _astray(seen: Iterable[Seen]) -> dict[CaseId, str]:
         whose = f"with {BASELINE}" if plain else "in the other series"
         for case, value in values.items():
             if abs(value - right) > allowed:
-                said = f"it trained on other rows: {name} is {value!r}, and {right!r} {whose}"
-                found.setdefault(case, said)
+                text = f"it trained on other rows: {name} is {value!r}, and {right!r} {whose}"
+                found.setdefault(case, text)
     return found

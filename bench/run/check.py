@@ -171,8 +171,8 @@ class RowChecker:
         """
         rows, table, ids = seen.rows.cpu(), self._table, seen.ids.cpu()
         if not torch.equal(seen.left.cpu(), ids):
-            said = f"minibatch {seen.batch} of the trace, {when}"
-            raise WrongRowsError(f"{said}: the path changed the ids that it was handed")
+            text = f"minibatch {seen.batch} of the trace, {when}"
+            raise WrongRowsError(f"{text}: the path changed the ids that it was handed")
         if self.no_fetch:
             last = seen.numbers[-1] if len(seen.numbers) else -1
             ids = ready_ids(last + 1, len(table))[seen.numbers.start :: seen.numbers.step]

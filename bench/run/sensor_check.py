@@ -121,14 +121,14 @@ def idle_power(gpu: GpuUnderTest, seconds: float) -> Iterator[Reading]:
     begin = time.monotonic()
     time.sleep(seconds)
     length_s = time.monotonic() - begin
-    said = "idle, with an open CUDA context"
+    text = "idle, with an open CUDA context"
     for seen in closed(meter):
         if seen.metric == "gpu_energy":
             watts = None if seen.value is None else seen.value / length_s
-            source = f"{seen.source} over {length_s:.1f} s, {said}"
+            source = f"{seen.source} over {length_s:.1f} s, {text}"
             yield Reading("idle_power", "W", watts, source, seen.reason)
         elif seen.metric in ("gpu_power", "gpu_temperature", "gpu_clock"):
-            yield replace(seen, metric=f"idle_{seen.metric}", source=f"{seen.source}, {said}")
+            yield replace(seen, metric=f"idle_{seen.metric}", source=f"{seen.source}, {text}")
 
 
 def compared(found: SensorCheck, make: RowMaker) -> Iterator[Row]:
