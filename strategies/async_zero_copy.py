@@ -59,8 +59,8 @@ class AsyncZeroCopy(Strategy):
             on_gpu_only = f"budget = {self.budget}"
         reason = mapped_skip(device, self.memory, on_gpu_only)
         if reason is not None and device.type == "cuda" and self.provider == "mps":
-            asked = f"{reason.cause} (asked under MPS, whose server may have failed to start)"
-            return replace(reason, cause=asked)
+            cause = f"{reason.cause} (asked under MPS, whose server may have failed to start)"
+            return replace(reason, cause=cause)
         if reason is not None or device.type != "cuda" or self.provider == "stream":
             return reason
         if self.memory != "registered":

@@ -365,11 +365,11 @@ class AutoFetcher(Fetcher):
         kept, extra_s = said(found.kept), race.lasted_s - race.rows * found.row_s
         text = f"kept {kept}"
         if met:
-            over, told = met[0]
-            low, high = told.interval.low, told.interval.high
+            over, judged = met[0]
+            low, high = judged.interval.low, judged.interval.high
             ends = f"{low:.2f}–{high:.2f}" if math.isfinite(high) else "met once"
-            verdict = {"SAME": ", a tie", "AMBIGUOUS": ", not decided"}.get(told.word, "")
-            text += f", {told.interval.value:.2f}× ({ends}) over {said(over)}{verdict}"
+            verdict = {"SAME": ", a tie", "AMBIGUOUS": ", not decided"}.get(judged.word, "")
+            text += f", {judged.interval.value:.2f}× ({ends}) over {said(over)}{verdict}"
         lasted = f"the search took {race.minibatches} minibatches, {extra_s:.3g} s longer than they"
         for metric, unit, value, source in (
             (f"kept {kept}", "1", 1.0, f"{CLOCK}; {text}; {lasted} take with it"),

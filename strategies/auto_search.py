@@ -102,12 +102,12 @@ def _meet(
             costs[path] = cost
         logs.append(math.log(costs[rival] / costs[best]))
         spent += costs[best]
-        told = judge(interval_of((1, logs)), family=family)
-        decided = len(logs) >= FEWEST and told.word != "AMBIGUOUS"
+        verdict = judge(interval_of((1, logs)), family=family)
+        decided = len(logs) >= FEWEST and verdict.word != "AMBIGUOUS"
         if decided or len(logs) == MOST or (far and logs[0] > math.log(FAR)):
             break
     row_s = spent / len(logs)
-    if told.interval.value >= 1:
-        return Outcome(best, row_s, {**found.met, rival: told})
-    told = judge(told.interval.inverse, family=family)
-    return Outcome(rival, row_s / told.interval.value, {best: told})
+    if verdict.interval.value >= 1:
+        return Outcome(best, row_s, {**found.met, rival: verdict})
+    verdict = judge(verdict.interval.inverse, family=family)
+    return Outcome(rival, row_s / verdict.interval.value, {best: verdict})

@@ -322,7 +322,7 @@ def _check_counts(fetcher: Fetcher, batches: Sequence[Tensor], paths: list[DataP
     given, counted = [_on(fetcher, ids) for ids in batches], fetcher.counts()
     coming = announcing(given, fetcher.announced, fetcher.announce)
     for ids, path in zip(coming, paths, strict=True):
-        told = {
+        declared = {
             "rows_on_device": path.gpu_memory_bytes // row_bytes,
             "rows_in_memory": (path.payload_bytes - path.disk_payload_bytes) // row_bytes,
             "disk_read": path.disk_bytes,
@@ -330,10 +330,10 @@ def _check_counts(fetcher: Fetcher, batches: Sequence[Tensor], paths: list[DataP
         }
         fetcher.submit(ids).result()
         before, counted = counted, fetcher.counts()
-        for name in counted.keys() & told.keys():
+        for name in counted.keys() & declared.keys():
             found = counted[name] - before[name]
-            text = f"{found} of {name} were counted, and {told[name]} declared"
-            _require(told[name] in (None, found), text)
+            text = f"{found} of {name} were counted, and {declared[name]} declared"
+            _require(declared[name] in (None, found), text)
 
 
 @_check
@@ -366,9 +366,9 @@ def check_changes(strategy: Strategy, device: torch.device) -> None:
         before, version = rows.clone(), rows._version
         for _ in range(fetcher.lookahead + 1):
             fetcher.submit(_on(fetcher, ids.flip(0))).result()
-        told = rows._version != version or same_bytes(rows, before) is None
+        noticed = rows._version != version or same_bytes(rows, before) is None
         text = "rows were overwritten, and autograd not told (RowBuffer, increment_version)"
-        _require(told, text)
+        _require(noticed, text)
         if "file" in strategy.needs or strategy.role == "no_fetch":
             return
         table.zero_()

@@ -79,9 +79,9 @@ class CudaStagedFetcher(PathFetcher):
         """Return the path's own answer, or host memory that is unknown to the GPU, unless another
         path of the process has registered it.
         """
-        told = super().residency()
-        if told or self._table.numel() == 0:
-            return told
+        places = super().residency()
+        if places or self._table.numel() == 0:
+            return places
         address = self._table.data_ptr()
         return (found_at(address, "Host" if is_registered(address) else "Unregistered"),)
 

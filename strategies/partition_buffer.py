@@ -281,9 +281,9 @@ class BufferPath(HostPath):
         first, stop = self._walk.reads[load.part]
         for at in range(first, stop, READ_BYTES):
             size = min(READ_BYTES, stop - at)
-            asked = time.perf_counter_ns()
+            begin_ns = time.perf_counter_ns()
             got = os.preadv(self._fd, [self._read[:size].data], at)
-            self._latencies[latency_bin(time.perf_counter_ns() - asked)] += 1
+            self._latencies[latency_bin(time.perf_counter_ns() - begin_ns)] += 1
             low, high = max(at, begin), min(at + size, end)
             if at + got < high:
                 raise DiskReadError(

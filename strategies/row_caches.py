@@ -228,20 +228,20 @@ def _s3_fifo(rows, following, state, time, cycle):  # type: ignore[no-untyped-de
 @_jit
 def _by_use(rows, following, state, time, cycle):  # type: ignore[no-untyped-def]
     """Apply Belady's policy if ``following`` is at least -1, and LRU if it is less."""
-    slot_of, row_of, before, after, asked, counts = state
+    slot_of, row_of, before, after, last_use, counts = state
     unknown, soon, furthest = len(row_of) + _QUEUE, len(row_of) + _MAIN, time + cycle - 1
     for i, row in enumerate(rows):
         slot, when = slot_of[row], following[i]
         if slot < 0:
-            slot = counts[0] if counts[0] < len(asked) else before[unknown]
+            slot = counts[0] if counts[0] < len(last_use) else before[unknown]
             if slot == unknown:
                 while furthest > when >= 0 and after[soon + furthest % cycle] > unknown:
                     furthest -= 1
                 if when < 0 or furthest <= when:
                     continue
                 slot = after[soon + furthest % cycle]
-            elif when == -1 and asked[slot] == time:
+            elif when == -1 and last_use[slot] == time:
                 continue  # no worse than this one
             _take(slot, row, state)
-        asked[slot] = time
+        last_use[slot] = time
         _move(slot, unknown if when < 0 else soon + when % cycle, state)

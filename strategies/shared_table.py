@@ -115,7 +115,7 @@ def _of_all(mine: list[int]) -> list[list[int]]:
         return [mine]
     on_gpu = dist.get_backend() == "nccl"
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-    told = torch.tensor(mine, dtype=torch.int64, device=device)
-    found = [torch.empty_like(told) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, told)
+    own = torch.tensor(mine, dtype=torch.int64, device=device)
+    found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, own)
     return [of.tolist() for of in found]

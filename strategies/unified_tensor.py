@@ -102,7 +102,12 @@ def unified(
 
 
 def _opened(
-    x: Any, strategy: str, device: torch.device | str | None, copy: bool, told: Any, params: Any
+    x: Any,
+    strategy: str,
+    device: torch.device | str | None,
+    copy: bool,
+    knowledge: Any,
+    params: Any,
 ) -> UnifiedTensor:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -128,7 +133,7 @@ def _opened(
         file = TableFile.of(x)
     writable = mapped and x.flags.writeable
     x = _table_of(x)
-    graph, train_ids, minibatches = told
+    graph, train_ids, minibatches = knowledge
     known = Knowledge(
         graph=None if graph is None else adjacency_of(edges_of(graph, len(x)), len(x)),
         training_ids=None if train_ids is None else _some(train_ids, len(x), "train_ids").numpy(),

@@ -76,9 +76,9 @@ class Waiting:
         ``cpu`` is of :func:`gatherbench.bench.machine.env.describe_cpu`; a policy in ``environ`` is
         the user's and takes precedence.
         """
-        asked = {name: environ[name].upper() for name in VARIABLES if environ.get(name)}
-        if asked:
-            return cls(asked)
+        variables = {name: environ[name].upper() for name in VARIABLES if environ.get(name)}
+        if variables:
+            return cls(variables)
         if load.busy:
             return cls(PASSIVE, str(load))
         threads = threads or cpu["usable_cores"]

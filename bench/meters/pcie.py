@@ -50,14 +50,14 @@ Snapshot = tuple[float, Any]
 class Traffic:
     """The result of a window by direction: totals over time, or why there are none."""
 
-    told: Sequence[Series | Reason]
+    answers: Sequence[Series | Reason]
     samples: int
     cost: float | Reason
 
     @property
     def bytes(self) -> list[float | Reason]:
         """The total of each direction, in the order of :data:`DIRECTIONS`."""
-        return [one[-1][1] if isinstance(one, tuple) else one for one in self.told]
+        return [one[-1][1] if isinstance(one, tuple) else one for one in self.answers]
 
 
 class PcieSource(ABC):
@@ -90,8 +90,8 @@ class PcieSource(ABC):
     def end(self) -> Traffic:
         """Close the window and return its traffic."""
 
-    def _traffic(self, polled: Polled[Any], told: Sequence[Series | Reason] | Reason) -> Traffic:
-        both = (told, told) if isinstance(told, Reason) else told
+    def _traffic(self, polled: Polled[Any], answers: Sequence[Series | Reason] | Reason) -> Traffic:
+        both = (answers, answers) if isinstance(answers, Reason) else answers
         return Traffic(both, len(polled.samples), polled.cost)
 
 
@@ -122,8 +122,8 @@ class FieldCounters(PcieSource):
 
     def end(self) -> Traffic:
         polled = self._poller.stop()
-        told = polled.error or [self._series(i, polled.samples) for i in range(len(self._ids))]
-        return self._traffic(polled, told)
+        answers = polled.error or [self._series(i, polled.samples) for i in range(len(self._ids))]
+        return self._traffic(polled, answers)
 
     def _series(self, number: int, samples: Sequence[tuple[Any, float]]) -> Series | Reason:
         counts = []
@@ -175,15 +175,15 @@ class Gpm(PcieSource):
     def end(self) -> Traffic:
         polled = self._poller.stop()
         try:
-            told: Sequence[Series | Reason] | Reason
+            answers: Sequence[Series | Reason] | Reason
             if polled.error is not None:
-                told = polled.error
+                answers = polled.error
             else:
-                told = answer_or_reason(lambda: gpm_traffic(chain(polled.samples)))
+                answers = answer_or_reason(lambda: gpm_traffic(chain(polled.samples)))
         finally:
             for _, sample in polled.samples:
                 pynvml.nvmlGpmSampleFree(sample)
-        return self._traffic(polled, told)
+        return self._traffic(polled, answers)
 
 
 def chain(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
@@ -278,6 +278,6 @@ class PcieMeter(Meter):
         source, found = self._source, self._source.end()
         texts = [sampled(text, found.samples, source.period_s) for text in source.sources]
         self.sources = dict(zip(self.units, (*texts, COST_SOURCE), strict=True))
-        both = zip(_METRICS, found.told, strict=True)
+        both = zip(_METRICS, found.answers, strict=True)
         self.series = {metric: one for metric, one in both if isinstance(one, tuple)}
         return dict(zip(self.units, (*found.bytes, found.cost), strict=True))

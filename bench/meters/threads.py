@@ -75,8 +75,8 @@ class ThreadMeter(Meter):
     def end(self) -> Window:
         if (reason := self.probe()) is not None:
             return dict.fromkeys(METRICS, reason)
-        told = dict(ended[self._told :])
-        groups = dict.fromkeys(told, SAMPLER) | _groups_of_threads()  # some may be ending
+        ended_since = dict(ended[self._told :])
+        groups = dict.fromkeys(ended_since, SAMPLER) | _groups_of_threads()  # some may be ending
         clocks, process_s = _read_clocks()
         used_s = dict.fromkeys(METRICS, 0.0)
         for thread, late_s in clocks.items():
@@ -86,9 +86,9 @@ class ThreadMeter(Meter):
             used_s[groups.get(thread, NATIVE)] += grown_s
         # The rest may be below zero, because the clocks are read one after the other.
         ended_s = max(0.0, process_s - self._process_s - sum(used_s.values()))
-        told_s = min(ended_s, sum(s for thread, s in told.items() if thread not in clocks))
-        used_s[SAMPLER] += told_s
-        used_s[ENDED] = ended_s - told_s
+        since_s = min(ended_s, sum(s for thread, s in ended_since.items() if thread not in clocks))
+        used_s[SAMPLER] += since_s
+        used_s[ENDED] = ended_s - since_s
         return {**used_s}
 
 

@@ -173,7 +173,7 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
         return Part(math.nan, unknown=(why,))
     largest = profile.number("link.max_request", otherwise=math.inf)
     requests = split_requests(load.gpu_requests, largest)
-    asked, count = sum(load.gpu_requests.values()), sum(requests.values())
+    requested, count = sum(load.gpu_requests.values()), sum(requests.values())
     read_bytes = sum(size * n for size, n in requests.items())
     tags = ("link.round_trip", "link.outstanding_reads")
     in_flight = count * profile.number(tags[0]) / profile.number(tags[1])
@@ -182,8 +182,8 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
         _visits(load.gpu_page_visits, "read.page_visits", load, profile),
         _visits(load.managed_page_visits, "read.managed_page_visits", load, profile),
     )
-    if read_bytes < SMALL_READ * asked and not by_requests.known and not pages.known:
-        why = f"reads of {read_bytes / asked:.0f} B on average, bound by how many are in flight"
+    if read_bytes < SMALL_READ * requested and not by_requests.known and not pages.known:
+        why = f"reads of {read_bytes / requested:.0f} B on average, bound by how many are in flight"
         reasons = tuple(f"{why} ({one})" for one in by_requests.unknown)
         return Part(math.nan, unknown=reasons)
     name, span = "reads by multiprocessors", load.table_bytes

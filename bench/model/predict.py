@@ -244,7 +244,7 @@ def _rows(make: RowMaker, one: Series, epoch: EpochPrediction, source: str) -> I
         "fetch": (epoch.fetch_s, ": training waits for rows"),
         "train": (epoch.train_s, ""),
     }
-    cells = [(stage, "wall_time", *told, epoch.unknown) for stage, told in stages.items()]
+    cells = [(stage, "wall_time", *value, epoch.unknown) for stage, value in stages.items()]
     for name in ("disk", "gather", "transfer"):
         if part := epoch.parts.get(name):
             alone = one.steps * part.seconds, f": bound by {part.bound}"

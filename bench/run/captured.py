@@ -112,8 +112,8 @@ class StepInputs:
     def has_room(self, batch: MiniBatch) -> bool:
         """Return whether the minibatch is no larger than those for which this was made."""
         room = self.most, [fill.shape[1] for fill in self.fill]
-        asked = batch.num_nodes, [block.shape[1] for block in batch.edges]
-        return all(np.less_equal(one, other).all() for one, other in zip(asked, room, strict=True))
+        sizes = batch.num_nodes, [block.shape[1] for block in batch.edges]
+        return all(np.less_equal(one, other).all() for one, other in zip(sizes, room, strict=True))
 
     def take(self, x: Tensor, labels: Tensor, batch: MiniBatch) -> None:
         """Copy a minibatch with its rows and labels into the inputs; all are on the device.

@@ -242,8 +242,8 @@ class Group:
         reasons = self._answers(store, "ready", job.measure.timeout_s, late)
         if any(reasons):
             self.ended()
-            told = (f"machine {n}: {why}" for n, why in enumerate(reasons, start=1) if why)
-            raise RuntimeError("; ".join(told))
+            lines = (f"machine {n}: {why}" for n, why in enumerate(reasons, start=1) if why)
+            raise RuntimeError("; ".join(lines))
         return replace(job, meeting=meeting)
 
     def _answers(self, store: Store, key: str, seconds: float, else_: str) -> list[Any]:

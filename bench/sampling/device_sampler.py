@@ -159,8 +159,8 @@ class DeviceSampler(Sampler):
         """
         edges, sizes = [], nodes.new_empty(2 * len(self.fanouts))
         for layer, fanout in enumerate(self.fanouts):
-            told = sizes[2 * layer : 2 * layer + 2]
-            drawn, nodes = self._draw(nodes, fanout, derive(seed, layer), told)
+            layer_sizes = sizes[2 * layer : 2 * layer + 2]
+            drawn, nodes = self._draw(nodes, fanout, derive(seed, layer), layer_sizes)
             edges.append(drawn)
         return nodes, edges, sizes
 

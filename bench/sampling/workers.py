@@ -48,9 +48,9 @@ def begun_ahead(
     left = iter(tasks)
     under_way = deque(begin(*task) for task in itertools.islice(left, ahead))
     while under_way:
-        asked = time.perf_counter()
+        since = time.perf_counter()
         ready = [under_way.popleft().result()]
-        waited(time.perf_counter() - asked)
+        waited(time.perf_counter() - since)
         under_way.extend(begin(*task) for task in itertools.islice(left, 1))
         yield ready.pop()  # without a reference here, the loop frees it within its step
 
