@@ -123,8 +123,8 @@ def findings(folder: Path = FOLDER) -> list[str]:
         f" {rates['span_registered', far, 512]:.1f} GB/s out of registered memory and at"
         f" {rates['span_managed', far, 512]:.1f} out of managed memory; a contiguous read reached"
         f" {roof:.1f} on another H200. Split into pages of 4 KiB, managed memory falls to"
-        f" {rates['split_4k', 2 << 30, 512]:.1f} (2 GiB, rounds:"
-        f" {pages['rounds']['split_4k', 2 << 30, 512]}); split into 64 KiB it keeps"
+        f" {rates['split_4k', 2 << 30, 512]:.1f} (a table of 2 GiB, rounds of"
+        f" measurement: {pages['rounds']['split_4k', 2 << 30, 512]}); split into 64 KiB it keeps"
         f" {rates['split_64k', 2 << 30, 512]:.1f}.",
         f"**Sorted ids** bring registered memory to {ordered[MIDDLE]} GB/s over {gib(MIDDLE)} and"
         f" {ordered[FARTHEST]} over {gib(FARTHEST)}; there DGL's launch policy is"
