@@ -1,4 +1,4 @@
-"""Keep the whole table on the device: the upper bound for every other path.
+"""Keep the whole table on the device: an upper bound for paths that move rows.
 
 Only the ids cross the link. On the host the "device" table is a second copy in host memory.
 """
@@ -26,7 +26,7 @@ class AllInGpu(Strategy):
     """Copies the table to the device once, when it is opened."""
 
     name: ClassVar[str] = "all_in_gpu"
-    summary: ClassVar[str] = "the table in GPU memory: the upper bound"
+    summary: ClassVar[str] = "the table in GPU memory: an upper bound, no row crosses the link"
     colour: ClassVar[str] = "purple"
     role = "upper_bound"
 

@@ -189,7 +189,7 @@ class Fetcher(Observed, ABC):
         #: The device, other than the host, on which ``submit`` takes ids as they are: the host does
         #: not check those (see :meth:`check_fetched`).
         self.ids_device = torch.device("cpu")
-        self._home: Home | None = None
+        self._home: IdsToHost | None = None
         #: The costs of opening, in more detail than the time that ``open`` took.
         self.setup: list[SetupStep] = []
 
@@ -256,7 +256,7 @@ class Fetcher(Observed, ABC):
         if ids.device.type in ("cpu", self.ids_device.type):
             return ids
         if self._home is None:
-            self._home = Home(ids.device)
+            self._home = IdsToHost(ids.device)
         return self._home.bring(ids)
 
     def check_fetched(self) -> None:
@@ -575,7 +575,7 @@ def not_plain(rows: Tensor) -> str | None:
     return None
 
 
-class Home:
+class IdsToHost:
     """Copies ids from a GPU to page-locked host memory, on a separate stream."""
 
     def __init__(self, device: torch.device) -> None:

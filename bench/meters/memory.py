@@ -17,11 +17,11 @@ from gatherbench.reason import Reason, unsupported
 _STATUS = Path("/proc/self/status")
 _NO_GPU = Reason(
     "no_device",
-    "torch sees no GPU, nothing is pinned for one or lies on one",
-    "use a machine with one",
+    "torch sees no GPU",
+    "use a machine with a GPU",
 )
 _IDLE = unsupported("this case does not use the GPU")
-_NO_STATUS = unsupported("memory is told by /proc/self/status", "run on Linux with /proc")
+_NO_STATUS = unsupported("memory is read from /proc/self/status", "run on Linux with /proc")
 _NO_RSS = unsupported("this kernel reports no Rss fields", "run on Linux 4.5 or later")
 
 
@@ -36,7 +36,7 @@ class MemoryMeter(Meter):
 
     name: ClassVar[str] = "memory"
     summary: ClassVar[str] = "pageable, pinned and managed host memory; peaks of GPU memory"
-    lost: ClassVar[str] = "what a strategy needs of that memory"
+    lost: ClassVar[str] = "pinned, managed and GPU memory"
     trust: ClassVar[str] = "the accounts of the kernel, of CUDA's callers and of torch's allocators"
     units = dict.fromkeys(
         (

@@ -1,4 +1,4 @@
-"""Predict a run's epochs on another machine from its cases' declarations, as rows again."""
+"""Predict a run's epochs on another machine from the bytes and requests that cases declare."""
 
 from __future__ import annotations
 

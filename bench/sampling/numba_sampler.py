@@ -1,4 +1,4 @@
-"""Uniform neighbour sampling on the CPU, for every measured epoch.
+"""Uniform neighbour sampling on the CPU: the default of plans.
 
 PyG's own ``NeighborLoader`` needs a compiled extension that has no wheel on the package index, and
 a benchmark of data movement must not wait for its sampler. So gatherbench has this sampler. Its
