@@ -3,13 +3,17 @@
 import gc
 import os
 import sys
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
+from tests.shim.execute import Shim, build
 
 # The examples are the same each time, and none has a deadline: a test that a busy machine, or an
 # example drawn once in a thousand runs, fails says nothing about the change that met it. To look
 # for others: pytest --hypothesis-profile=default.
-settings.load_profile("ci")
+settings.register_profile("few", settings.get_profile("ci"), max_examples=40)
+settings.load_profile("few")
 
 # Without bytecode on disk each of some hundred processes compiles all of our modules again, and
 # pytest the tests, 20 s long.
@@ -25,3 +29,10 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shim]:
+    """Every kernel of the gather, compiled once."""
+    with Shim(build(tmp_path_factory.mktemp("shim"))) as running:
+        yield running

@@ -92,6 +92,7 @@ def host_shares(run: Run) -> pd.Series[float]:
 # ---- README --------------------------------------------------------------------------------------
 
 
+@cache
 def findings(folder: Path = FOLDER) -> list[str]:
     """Write the findings from the rows, one list item each; README has the first."""
     summary = _summary(folder, "gpu-micro")

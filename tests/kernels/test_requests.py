@@ -1,7 +1,6 @@
 """The request accounting against the loads that the kernel really makes, and against arithmetic."""
 
 import shutil
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -57,12 +56,6 @@ def count_recorded(
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
-@pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shim]:
-    with Shim(build(tmp_path_factory.mktemp("shim"), sanitize=False)) as running:
-        yield running
-
-
 @st.composite
 def points(draw: st.DrawFn) -> GridPoint:
     lanes = draw(st.sampled_from([0, 1, 2, 4, 8, 16, 32, 64, 128]))
@@ -80,7 +73,7 @@ def points(draw: st.DrawFn) -> GridPoint:
 
 
 @needs_compiler
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     point=points(),
     units=st.one_of(st.integers(1, 48), st.integers(49, 700)),

@@ -25,12 +25,6 @@ LANES = (0, 1, 4, 16, 32, 128)
 
 
 @pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shim]:
-    with Shim(build(tmp_path_factory.mktemp("shim"))) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for small builds of altered kernels."""
     return tmp_path_factory.mktemp("few")

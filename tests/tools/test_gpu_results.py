@@ -4,6 +4,7 @@ import functools
 import math
 import re
 import statistics
+from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -31,7 +32,11 @@ from tools.gpu_results import (
     with_summary,
 )
 
-page, findings = functools.cache(page), functools.cache(findings)
+
+@functools.cache
+def ok_rows(folder: Path) -> pd.DataFrame:
+    """The measured rows of a run."""
+    return table_of(RunStore(folder).rows()).query("basis == 'measured' and status == 'ok'")
 
 
 def test_the_page_is_that_of_the_rows():
@@ -143,8 +148,8 @@ def test_cases_that_torch_s_spinning_threads_slowed_are_marked_and_left_out():
 
 def test_what_the_profile_says_of_drawing_by_hand():
     """From the rows: of each process the median draw of ``no_fetch``, a layer and minibatch."""
-    rows = table_of(RunStore(decided(runs_of(FOLDER)).folder).rows())
-    rows = rows[(rows["basis"] == "measured") & (rows["epoch"] >= 0)]
+    rows = ok_rows(decided(runs_of(FOLDER)).folder)
+    rows = rows[rows["epoch"] >= 0]
     drawn = rows[(rows["stage"] == "sample") & (rows["metric"] == "wall_time")]
     drawn = drawn[drawn["strategy"] == "no_fetch"]
     per_layer = []
@@ -170,10 +175,7 @@ def test_what_the_readme_says_of_energy_processors_and_the_host_by_hand():
     that the host issues, as medians over processes and epochs."""
     run, said = decided(runs_of(FOLDER)), " ".join(" ".join(findings()).split())
     (metered,) = (one.folder for one in runs_of(FOLDER) if "energy" in one.run_id)
-    rows, energy = (
-        table_of(RunStore(folder).rows()).query("basis == 'measured' and status == 'ok'")
-        for folder in (run.folder, metered)
-    )
+    rows, energy = ok_rows(run.folder), ok_rows(metered)
     paths = ("naive", "pinned", "given", "given,managed")
     idle = float(energy[energy["metric"] == "idle_power"]["value"].iloc[0])
     window = energy[energy["stage"] == "energy"].set_index(["variant", "metric"])["value"]
