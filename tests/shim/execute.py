@@ -77,6 +77,36 @@ def build(
     return program
 
 
+def gathers(*changes: tuple[str, str]) -> str:
+    """Gathers with one change each: what is right, and what it becomes.
+
+    All are one source, which compiles sooner than each alone; ``WRONG_KERNEL`` chooses by number.
+    """
+    source = KERNEL_SOURCE.read_text()
+    text, cases = "#include <cstdlib>\n", ""
+    for number, (right, wrong) in enumerate(changes):
+        assert right in source, f"the kernel no longer contains {right!r}"
+        own = f"namespace gather::wrong_{number} {{"
+        text += source.replace(right, wrong).replace("namespace gather {", own) + "\n"
+        job = f"reinterpret_cast<const wrong_{number}::Job&>(job)"
+        call = f"wrong_{number}::gather<SHIFT, WIDTH, FLAT, ROWS, LOADS>({job}, ids)"
+        cases += f"    case {number}: return {call};\n"
+    names = "".join(
+        f"using wrong_0::{n};\n" for n in ["i64", "u64", "Job", "kNone", "kIdle", "kCircular"]
+    )
+    return f"""{text}
+namespace gather {{
+{names}
+template <int SHIFT, int WIDTH, bool FLAT, int ROWS, int LOADS, class Id>
+void gather(const Job& job, const Id* ids) {{
+  static const int chosen = std::atoi(std::getenv("WRONG_KERNEL"));
+  switch (chosen) {{
+{cases}  }}
+}}
+}}  // namespace gather
+"""
+
+
 class Driver:
     """A driver's process; a context manager. Not safe for several threads."""
 

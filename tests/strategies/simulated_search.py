@@ -16,7 +16,7 @@ import numpy as np
 from gatherbench.strategies.auto import TIMED, WARM, spent_by
 from gatherbench.strategies.auto_search import Outcome, search
 
-RUNS = 50
+RUNS = 20
 
 
 @dataclass(frozen=True, slots=True)

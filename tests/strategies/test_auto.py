@@ -375,7 +375,7 @@ def test_rows_of_another_path_are_noticed(clock):
 
 
 @pytest.mark.parametrize("copy", [True, False])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_prefetched_rows_are_right_while_the_path_changes(copy, seed, monkeypatch, clock):
     paths = [replace(SLOW, ahead=1), A, replace(B, ahead=1), Timed("c")]
     monkeypatch.setattr(auto, "candidates", lambda *_: paths)
@@ -465,7 +465,7 @@ def test_what_was_fetched_before_the_training_is_found_out_anew(clock):
 @pytest.mark.parametrize("machine", MACHINES, ids=str)
 @pytest.mark.parametrize("field", FIELDS)
 def test_after_the_search_an_epoch_is_hardly_longer_than_with_the_best(field, machine):
-    """Mean over 50 searches on drawn times, and a share of the epoch for each."""
+    """Mean over 20 searches on drawn times, and a share of the epoch for each."""
     for epoch in (300, 1200):
         runs = [run(FIELDS[field], machine, epoch, seed) for seed in range(RUNS)]
         assert sum(one.regret for one in runs) / RUNS <= 0.03
