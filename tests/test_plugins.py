@@ -28,6 +28,7 @@ from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.looks import colour_of
 from gatherbench.datasets import registry as datasets
 from gatherbench.datasets.dataset import DatasetError
+from gatherbench.strategies import conformance
 from gatherbench.strategies import registry as strategies
 from gatherbench.strategies.conformance import check_strategy
 
@@ -464,7 +465,8 @@ def test_what_is_installed_is_measured_and_shown_with_its_package(tmp_path, monk
         ),
     ],
 )
-def test_check_says_of_each_variant_what_became_of_it(announce, body, said, status):
+def test_check_says_of_each_variant_what_became_of_it(announce, monkeypatch, body, said, status):
+    monkeypatch.setattr(conformance, "SHAPES", {torch.float32: (4, 400)})
     announce("their-package", strategy(body), {"own": "Own"})
     code, out, err = check("own")
     assert said in out
