@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -36,3 +37,11 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shim]:
     """Every kernel of the gather, compiled once."""
     with Shim(build(tmp_path_factory.mktemp("shim"))) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def wordnet_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with WordNet, prepared once."""
+    from gatherbench.datasets.registry import prepare_dataset
+
+    return prepare_dataset("wordnet", root=tmp_path_factory.mktemp("wordnet")).parent

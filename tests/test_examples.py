@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,9 @@ import gatherbench
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
-@pytest.fixture(scope="module")
-def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where WordNet is prepared once for all runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        root = tmp_path_factory.mktemp("data")
-        patch.setenv("GATHERBENCH_DATA", str(root))
-        yield root
+@pytest.fixture
+def data_root(wordnet_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATHERBENCH_DATA", str(wordnet_root))
 
 
 def example(name: str) -> Any:

@@ -13,7 +13,6 @@ from gatherbench.datasets.dataset import RELATIONS_FILE, DatasetError, GraphData
 from gatherbench.datasets.import_options import Import
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.mag_source import table_of
-from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.relations import read_relations
 from gatherbench.datasets.store import open_dataset
 
@@ -136,8 +135,8 @@ def test_nodes_without_rows_have_the_mean_of_their_neighbours():
         table_of(given_rows, {}, counts, ["paper", "author", "place"])
 
 
-def test_wordnet_says_what_a_neighbour_is(tmp_path):
-    data = open_dataset(prepare_dataset("wordnet", root=tmp_path))
+def test_wordnet_says_what_a_neighbour_is(wordnet_root):
+    data = open_dataset(wordnet_root / "wordnet")
     kinds, names = read_relations(data), data.spec.relations
     counts = dict(zip(names, np.bincount(kinds, minlength=len(names)).tolist(), strict=True))
     assert len(names) == 32

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from gatherbench.datasets import wordnet
 from gatherbench.datasets.dataset import GraphDataset
-from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.datasets.wordnet.source import RELATIONS, WordnetSource, gloss_features
 from tools.convert_wordnet import FEATURE_DIM, content_sha256, convert, main, split_of, word_slot
@@ -62,8 +61,8 @@ def database(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> GraphDataset:
-    return open_dataset(prepare_dataset("wordnet", root=tmp_path_factory.mktemp("data")))
+def prepared(wordnet_root: Path) -> GraphDataset:
+    return open_dataset(wordnet_root / "wordnet")
 
 
 def ignore(_what: str, _fraction: float) -> None:
