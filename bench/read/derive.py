@@ -62,15 +62,8 @@ def spread(values: pd.Series[float]) -> pd.DataFrame:
 
 
 def epoch_times(run: Run) -> pd.DataFrame:
-    """Return seconds per epoch of each series, as :func:`spread`.
-
-    Of predictions ``low`` and ``high`` are the ends of the range, ``median`` is halfway between.
-    """
-    table = spread(pd.concat([run.measured["epoch_s"], run.predicted["epoch_s"]]))
-    measured = table["basis"] == "measured"
-    for end, most in {"low": "min", "high": "max"}.items():
-        table[end] = table[end].where(measured, table[most])
-    return table
+    """Return seconds per epoch of each series, as :func:`spread`."""
+    return spread(pd.concat([run.measured["epoch_s"], run.predicted["epoch_s"]]))
 
 
 def stage_breakdown(run: Run) -> pd.DataFrame:

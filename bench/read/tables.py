@@ -162,7 +162,7 @@ class Run:
 
     @cached_property
     def predicted(self) -> pd.DataFrame:
-        """The predicted epochs, as :attr:`measured`; epoch 0 and 1: two ends of a range."""
+        """The predicted epochs, as :attr:`measured`."""
         return self._counted("predicted")
 
     def _counted(self, basis: str) -> pd.DataFrame:

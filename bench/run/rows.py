@@ -54,8 +54,8 @@ class Row:
         source: the counter, clock or formula that the value comes from.
         status: ``ok``, ``skipped`` (unavailable here) or ``failed`` (went wrong).
         reason: why the value is missing; ``None`` if it is there.
-        borrowed: for a prediction: the stages whose time it takes from the run's measurements, with
-            spaces between them (``sample``, ``fetch``, ``sample fetch``). Empty otherwise.
+        borrowed: for a prediction: the stage whose time it takes from the run's measurements, or
+            empty.
         rank: which of the processes that train together observed it; -1 for the case as a whole,
             and for every row of a case of one process.
     """

@@ -201,12 +201,10 @@ class Chart:
 
 
 def _text(axis: Axis, row: Mapping[Any, Any]) -> str:
-    """Return the number next to a bar; a modelled range has only its two ends."""
+    """Return the number next to a bar."""
     value, low, high = row["value"], row["low"], row["high"]
     if row["reason"] or pd.isna(value):
         return ""
-    if row["look"] == "modelled" and high > low:
-        return f"{axis.plain(low)} to {axis.said(high)}{row['suffix']}"
     cut = f" ({axis.end(low)} to {axis.end(high)})" if high > axis.top else ""
     return f"{axis.said(value)}{row['suffix']}{cut}"
 

@@ -9,7 +9,6 @@ import pandas as pd
 
 from gatherbench.bench.read.derive import problems
 from gatherbench.bench.read.gpu import slow_pages
-from gatherbench.bench.read.modelled import borrows, corners
 from gatherbench.bench.read.noise import noise, noisy_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity, short
@@ -22,16 +21,10 @@ def modelled_for(run: Run) -> list[str]:
 
 
 def borrowed(run: Run) -> str:
-    """Explain modelled epochs that use times of this run, or that are ranges."""
-    words = {"sample": "minibatches", "fetch": "the CPU's gathers"}
-    there = [said for stage, said in words.items() if borrows(run, stage)]
-    said = ""
-    if there:
-        said = f" Modelled epochs take the time of {' and of '.join(there)} from this run."
-    seconds = corners(run)
-    if (seconds.min(axis=1) < seconds.max(axis=1)).any():
-        said += " A modelled value has two ends where its profile has only a range for a constant."
-    return said
+    """Say that modelled epochs use times of this run, if they do."""
+    if run.predicted["borrowed"].isna().all():
+        return ""
+    return " Modelled epochs take the time of minibatches from this run."
 
 
 def warnings_of(run: Run) -> list[str]:

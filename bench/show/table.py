@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
@@ -44,7 +44,7 @@ class Column:
 
     Attributes:
         interval: its ends are the fields ``…_low`` and ``…_high``, shown in brackets after it.
-        ends: how a terminal shows them; ``between``: both ends replace a value between them.
+        brief: whether a terminal omits these ends.
         greyed: whether a terminal shows marked values in grey, without the mark.
         short: its heading in a terminal, which omits columns without one.
     """
@@ -56,7 +56,7 @@ class Column:
     like: str = ""
     mark: str = ""
     interval: bool = False
-    ends: Literal["brackets", "hidden", "between"] = "brackets"
+    brief: bool = False
     greyed: bool = False
     short: str = ""
 
@@ -227,7 +227,7 @@ def _cell(
         return Cell(text, str(value) if known else "", text)
     mark = row[column.mark] if column.mark else ""
     whole = _with_ends(column, row, text, lambda end: show(end, unit))
-    brief = text if column.ends == "hidden" and known else whole
+    brief = text if column.brief and known else whole
     value = repr(float(value)) if known else ""
     if column.greyed:
         return Cell(whole + mark, value, brief, bool(mark))
@@ -238,12 +238,10 @@ def _with_ends(
     column: Column, row: Mapping[Hashable, Any], text: str, show: Callable[[float], str]
 ) -> str:
     """Return a value with its ends; equal or unknown ends are omitted."""
-    if not (column.interval or column.ends == "between"):
+    if not column.interval or text == MISSING:
         return text
     low, high = (row[f"{column.field}_{end}"] for end in ("low", "high"))
-    if text == MISSING:  # the value is between its ends
-        return " to ".join(dict.fromkeys(map(show, (low, high)))) if pd.notna(low) else text
-    if low == high or column.ends == "between":
+    if low == high:
         return text
     if pd.isna(low):
         return text if row.get("basis") == "predicted" else f"{text} (one repeat)"

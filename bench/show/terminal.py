@@ -70,7 +70,7 @@ def in_terminal(
                 overflow="fold",
                 # Brackets may wrap below their value.
                 no_wrap=column.field == "rank"
-                or (numeric and not (column.interval and column.ends == "brackets")),
+                or (numeric and not (column.interval and not column.brief)),
                 min_width=max(map(len, heading.split())),
             )
         before: list[str] = []

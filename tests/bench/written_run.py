@@ -159,11 +159,10 @@ def write_run(
     A series that fails on one workload alone has the workload's id before its names. ``more`` gives
     what else a case and its epochs observed. A series has its times (of the stages or the whole),
     or those of each workload by its id. Where ``workloads`` are mapped to fields, those are not as
-    usual. A ``modelled`` series has its times, or a list of them: one for each corner of the
-    profile. Of what is ``borrowed`` the stages are named. Other work has ``other_cores`` beside
-    every case, or only ``beside`` that one (its repeat last). Epochs of a workload, repeat and
-    epoch (numbers) are ``longer`` by that factor. ``declared``: the first repeats say
-    :data:`DECLARED` of themselves.
+    usual. A ``modelled`` series has its times. Of what is ``borrowed`` the stages are named. Other
+    work has ``other_cores`` beside every case, or only ``beside`` that one (its repeat last).
+    Epochs of a workload, repeat and epoch (numbers) are ``longer`` by that factor. ``declared``:
+    the first repeats say :data:`DECLARED` of themselves.
     """
     folder.mkdir(parents=True)
     rng = np.random.default_rng(7)
@@ -217,8 +216,7 @@ def write_run(
             key = {"workload": workload, "strategy": strategy, "variant": variant, "repeat": 0}
             key |= {"backend": "cuda", "basis": "predicted", "machine": profile}
             key["borrowed"] = " ".join(borrowed.get((strategy, variant), ()))
-            for number, corner in enumerate(times if isinstance(times, list) else [times]):
-                add({**key, "epoch": number}, *epoch_rows(scaled(corner, longer(w, 0, 0))))
+            add({**key, "epoch": 0}, *epoch_rows(scaled(times, longer(w, 0, 0))))
     plan = {
         "name": plan_name,
         "description": "a test",

@@ -35,7 +35,7 @@ def compared(of: Axis, frame: pd.DataFrame) -> Table:
         Column("family", "workload"),
         *WHAT[1:],
         Column("value", of.field, short=of.field * (of.field != PATH)),
-        Column("epoch", "epoch", "s", interval=True, ends="hidden", short="epoch"),
+        Column("epoch", "epoch", "s", interval=True, brief=True, short="epoch"),
         Column("ratio", "epoch over the first", "×", interval=True, short="over first"),
         *extra,
         Column("reason", "why no ratio"),

@@ -74,7 +74,7 @@ def numbers(run: Run) -> Table:
         f" 95 % intervals. Paths that are not separated share ranks.{explained(marks)}",
         [
             *WHAT,
-            Column("epoch", "epoch", "s", short="epoch", interval=True, ends="hidden"),
+            Column("epoch", "epoch", "s", short="epoch", interval=True, brief=True),
             Column("waiting", "waiting for features", "s", like="epoch", short="waiting"),
             Column("link", "over the link" if run.has_gpu else "rows", "B/s",
                    short="link" if run.has_gpu else "rows"),
@@ -113,10 +113,10 @@ def predictions(run: Run) -> Table:
         f" {in_words(*baseline(run))}",
         [
             *WHAT,
-            Column("median", "epoch", "s", short="epoch", interval=True, ends="between"),
-            Column("fetch", "fetch", "s", like="median", short="fetch", ends="between"),
-            Column("train", "train", "s", like="median", short="train", ends="between"),
-            Column("speedup", "speed-up", "×", short="speed-up", interval=True),
+            Column("median", "epoch", "s", short="epoch"),
+            Column("fetch", "fetch", "s", like="median", short="fetch"),
+            Column("train", "train", "s", like="median", short="train"),
+            Column("speedup", "speed-up", "×", short="speed-up"),
         ],
         in_plan_order(run, modelled.predictions(run)),
         title=f"Predicted for {', '.join(modelled_for(run))}, not measured",
@@ -195,7 +195,7 @@ def speedup(run: Run) -> Chart:
     over = {w: Key(w, *reference, backend, "measured") for w in run.workloads}
     return bars(
         run,
-        modelled.speedups(run, *reference),
+        modelled.speedups(run),
         title=f"Speed-up over {name}",
         reading=f"Typical epoch time of {name} over that of each strategy, on one workload: means "
         f"over repeats. Whiskers: their 95{NO_BREAK}% interval. Longer is faster.{borrowed(run)}",

@@ -10,7 +10,6 @@ from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import ROOFS, against_measured, roofline, roofs
 from gatherbench.bench.read.derive import problems, unpredicted
-from gatherbench.bench.read.modelled import borrows
 from gatherbench.bench.read.noise import modelled_from_noisy
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
@@ -173,7 +172,7 @@ def _tables(run: Run) -> list[Table]:
 
 def _rests_on(run: Run) -> Iterator[str]:
     """Describe what modelled epochs take from the run's own machine, in a sentence each."""
-    if borrows(run, "sample"):
+    if run.predicted["borrowed"].notna().any():
         lent = modelled_from_noisy(run)
         noisy = ", while other work ran throughout, so no ratio is given" * bool(lent)
         shares = (run.predicted["sample_s"] / run.predicted["epoch_s"]).dropna()

@@ -1,12 +1,11 @@
-"""What is said of modelled epochs: ratios worked out by hand, ranges, and what was borrowed."""
+"""What is said of modelled epochs: ratios worked out by hand, and what was borrowed."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.read.modelled import modelled_ratios, predictions
+from gatherbench.bench.read.modelled import predictions
 from gatherbench.bench.read.noise import modelled_from_noisy, noisy_series
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.views import model
@@ -49,8 +48,7 @@ def test_a_model_that_borrows_from_disturbed_epochs_alone_says_so(modelled):
         run = modelled(*FOUR, borrowed={ALIGNED[:2]: ["sample"]}, **more)
         assert notes(run) == [f"{told}{end}{SHARE}."]
         # A repeat beside other work leaves quiet ones: then the ratio is given.
-        ratios = modelled_ratios(run, *NAIVE[:2])
-        assert (ALIGNED[:2] in {key[1:3] for key in ratios.index}) is (not end)
+        assert predictions(run)["speedup"].isna().all() == bool(end)
 
 
 def test_a_model_that_may_borrow_from_a_quiet_series_says_nothing(make_run):
@@ -62,15 +60,8 @@ def test_a_model_that_may_borrow_from_a_quiet_series_says_nothing(make_run):
     assert modelled_from_noisy(run) == set()
 
 
-def test_a_ratio_of_ranges_is_taken_end_by_end(modelled):
-    """Aligned reads take 1 or 0.8 s; beside a baseline of 2 or 1.8 s: 2 or 2.25 times."""
-    naive = (*NAIVE[:2], [NAIVE[2], (0.2, 1.09, 0.5)])
-    aligned = (*ALIGNED[:2], [ALIGNED[2], BOUND[2]])
-    run = modelled(naive, aligned)
-    (line,) = predictions(run).query("variant == 'given'").to_dict("records")
-    ends = [line[name] for name in ("median_low", "median_high", "fetch_low", "fetch_high")]
-    assert ends == pytest.approx([0.8, 1.0, 0.09, 0.29])
-    assert [line["speedup_low"], line["speedup_high"]] == pytest.approx([2.0, 2.25])
-    nothing = [line[name] for name in ("median", "fetch", "speedup")]
-    assert all(map(math.isnan, nothing)), "no value between the ends"
-    assert line["train"] == pytest.approx(0.5)
+def test_a_ratio_is_of_two_predicted_epochs(modelled):
+    """Of 2 s and 1 s."""
+    (line,) = predictions(modelled(NAIVE, ALIGNED)).query("variant == 'given'").to_dict("records")
+    found = [line[name] for name in ("median", "fetch", "train", "speedup")]
+    assert found == pytest.approx([1.0, 0.29, 0.5, 2.0])

@@ -21,7 +21,6 @@ from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.run import render, render_all
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
 
-from ..printed import lines_of
 from ..written_run import append_rows, edit
 
 MakeRun = Callable[..., Path]
@@ -203,33 +202,14 @@ def test_an_epoch_that_cannot_be_modelled_says_why_and_where(make_run):
 
 
 def test_a_modelled_epoch_names_what_was_measured_here(make_run):
-    said = "Modelled epochs take the time of minibatches and of the CPU's gathers from this run."
+    said = "Modelled epochs take the time of minibatches from this run."
     own = make_run("20261121-a-1", series=[NAIVE], modelled=[NAIVE])
     assert "take the time" not in all_of(own)
-    borrowed = {NAIVE[:2]: ["sample", "fetch"]}
+    borrowed = {NAIVE[:2]: ["sample"]}
     folder = make_run("20261121-b-2", series=[NAIVE], modelled=[NAIVE], borrowed=borrowed)
     assert said in " ".join(all_of(folder).split())
     for chart in (speedup, epoch_breakdown):
         assert chart(load_run(folder)).reading.endswith(said)
-
-
-def test_a_modelled_range_is_shown_from_end_to_end(make_run):
-    """Epochs of 1.71 or 1.31 s: no number in between is shown, in the table or a figure."""
-    ranging = ("aligned_zero_copy", "given", [NAIVE[2], (0.2, 0.6, 0.5)])
-    twice = (*NAIVE[:2], [NAIVE[2], NAIVE[2]])
-    folder = make_run(series=[NAIVE], modelled=[twice, ranging])
-    lines = [text for text in all_of(folder).splitlines() if text.startswith(ranging[0])]
-    (line,) = (text for text in lines if " to " in text)
-    assert "1.31 to 1.71" in line
-    assert "0.600 to 1.00" in line
-    assert line.split().count("0.500") == 1
-    assert "1.00 to 1.31" in line
-    run = load_run(folder)
-    for make, said in ((speedup, "1.00 to 1.31×?"), (epoch_breakdown, "1.31 to 1.71 s")):
-        lines = [line for line in lines_of(make(run), 1) if line["look"] == "modelled"]
-        assert [line["text"] for line in lines if line["variant"] == "given"] == [said]
-    assert "A modelled value has two ends" in " ".join(all_of(folder).split())
-    assert "two ends" not in all_of(make_run("20261121-b-2", series=[NAIVE], modelled=[NAIVE]))
 
 
 def test_a_host_run_says_that_no_gpu_took_part(make_run):
