@@ -70,15 +70,17 @@ def main() -> None:
         sys.exit(FAILED)
 
 
-def _warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
+def _warning(
+    message: Warning | str, category: type[Warning], *location: Any, **options: Any
+) -> str:
     """Print a plug-in's warning without a line of ours, which is not at fault."""
     if issubclass(category, PluginWarning):
         return f"warning: {message}\n"
-    return _usual_warning(message, category, *where, **more)
+    return _usual_warning(message, category, *location, **options)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"gatherbench {__version__}")
         raise typer.Exit
 

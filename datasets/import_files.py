@@ -79,13 +79,13 @@ def identify(path: Path) -> str:
         return "npy"
     if head.startswith(b"PK\3\4"):
         names = " ".join(_archived(path))
-        if found := re.search(r"/data\.pkl\b|\.npy\b", names):
-            return "npz" if found[0] == ".npy" else "torch"
+        if suffix := re.search(r"/data\.pkl\b|\.npy\b", names):
+            return "npz" if suffix[0] == ".npy" else "torch"
         raise DatasetError(f"{path}: it is a zip archive (or Excel's), which is not read; unzip it")
     for kind in tomllib.loads(_UNREAD.read_text())["kind"]:
         if re.match(kind["begin"].encode(), head, re.DOTALL):
-            what = f"it is {kind['name']}, which is not read"
-            raise DatasetError(f"{path}: {what}; {kind['remedy']}")
+            problem = f"it is {kind['name']}, which is not read"
+            raise DatasetError(f"{path}: {problem}; {kind['remedy']}")
     return "matrix" if re.match(rb"(?i)%%?MatrixMarket\b", head) else "text"
 
 
@@ -125,11 +125,11 @@ def read_arrays(options: Import, room: Path) -> Graph:
     Raises:
         DatasetError: the file holds no edges, is damaged, or could run code.
     """
-    fields, rest = fields_of(options.path, room)
+    fields, unused = fields_of(options.path, room)
     ends = fields.pop("edge_index", None) or fields.pop("", None)
     if ends is None:
         raise DatasetError(
-            f"{options.path}: holds {', '.join([*fields, *rest][:9]) or 'nothing'}; expected "
+            f"{options.path}: holds {', '.join([*fields, *unused][:9]) or 'nothing'}; expected "
             "edge_index (of a SciPy matrix, numpy.save('edges.npy', matrix.nonzero()) saves it)"
         )
     array = ends.array.T if ends.array.ndim == 2 and len(ends.array) != 2 else ends.array
@@ -140,9 +140,9 @@ def read_arrays(options: Import, room: Path) -> Graph:
         expect(kinds.array, kinds.where, "iu", count)
         fields["edge_type"] = kinds
     elif kinds:
-        rest.append("edge_type")
-    took = f"{options.path.name}: edge_index{'; not used: ' * bool(rest)}{', '.join(rest)}"
-    graph = Graph(array[0], array[1], fields, took, int(bool(options.one_based)))
+        unused.append("edge_type")
+    note = f"{options.path.name}: edge_index{'; not used: ' * bool(unused)}{', '.join(unused)}"
+    graph = Graph(array[0], array[1], fields, note, int(bool(options.one_based)))
     if nodes:
         graph.nodes = int(expect(nodes.array.reshape(-1), nodes.where, "iu", 1)[0])
     return graph
@@ -205,13 +205,13 @@ def load_fields(path: Path) -> dict[str, Any]:
                 " save a Data that holds tensors only (of a HeteroData, data.to_homogeneous())"
             )
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    many = len(content) if isinstance(content, (list, tuple)) else 1
+    count = len(content) if isinstance(content, (list, tuple)) else 1
     if isinstance(content, tuple) and isinstance((*content, None)[1], dict | None):
         content, slices, *_ = (*content, None)  # PyG's data sets save data, slices, class
-        many = max((len(ends) - 1 for ends in (slices or {}).values()), default=1)
-    if many != 1:
+        count = max((len(ends) - 1 for ends in (slices or {}).values()), default=1)
+    if count != 1:
         raise DatasetError(
-            f"{path}: holds {many} graphs or tensors, each of which may count its nodes from 0; "
+            f"{path}: holds {count} graphs or tensors, each of which may count its nodes from 0; "
             "save one, or Batch.from_data_list(graphs) as Data(**batch.to_dict())"
         )
     content = content[0] if isinstance(content, (list, tuple)) else content

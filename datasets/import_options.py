@@ -14,12 +14,12 @@ def _column(content: str, default: str) -> Any:
     return Option(metavar="COLUMN", help=f"Column of {content}: {text} (default: {default}).")
 
 
-_LABELS = ".npy or .pt: a class a node in the order of ids, -1 for none."
-_BASE = "First id (default: 0; of text without an id 0 it has to be said)."
+_LABELS = ".npy or .pt: the class of each node in the order of ids; -1: no class."
+_BASE = "First id (default: 0; required for text without an id 0)."
 _BOTH = "Store every edge in both directions (default: no; a symmetric matrix has both)."
-_HEADER = "Whether the first line of text names its columns (default: if it looks so)."
-_CLASSES = "Number of classes, where some never occur (default: the largest label + 1)."
-_ROWS = "Rows [N, D] as .npy or .pt, else made up."
+_HEADER = "The first line of text names the columns, or not (default: detected)."
+_CLASSES = "Number of classes, if some have no node (default: the largest label + 1)."
+_ROWS = ".npy or .pt: rows [N, D] (default: generated)."
 
 
 @dataclass(frozen=True, slots=True)

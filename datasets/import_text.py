@@ -56,9 +56,9 @@ def read_text(options: Import) -> Graph:
             is no whole number.
     """
     path, table = options.path, _inspect(options)
-    words = {"source": options.source, "target": options.target}
-    words |= {"relations": options.relations} if options.relations else {}
-    places = _choose(options, table, words)
+    wanted_columns = {"source": options.source, "target": options.target}
+    wanted_columns |= {"relations": options.relations} if options.relations else {}
+    places = _choose(options, table, wanted_columns)
     source, target, *kinds = _read(options, table, places)
     names = table.header or [f"column {at + 1}" for at in range(len(table.first))]
     uses = ", ".join(f"{use} {names[at]!r}" for use, at in places.items())
@@ -85,15 +85,17 @@ def _inspect(options: Import) -> _Table:
         raise DatasetError(f"{path}: holds no record, or none in {_SAMPLE >> 10} KiB")
     line, following = lines[skip], next((line for line in lines[skip + 1 :] if line.strip()), "")
     comments = "\n".join(lines[:skip]).strip()
-    both = re.search(_BOTH_WAYS, f"{comments}\n{line}\n{following}")
-    if both and options.undirected is None:
-        raise DatasetError(f"{path}: it says {both[0].lower()!r}: say --undirected or --directed")
+    both_ways = re.search(_BOTH_WAYS, f"{comments}\n{line}\n{following}")
+    if both_ways and options.undirected is None:
+        raise DatasetError(
+            f"{path}: it says {both_ways[0].lower()!r}: say --undirected or --directed"
+        )
     if re.search(r"(?i)\bbipartite\b|(?m:^)% *bip\b", comments):
         remedy = "number both sets of nodes in one range of ids, and take out the line that says so"
         raise DatasetError(f"{path}: its comments say that it is bipartite: {remedy}")
     separator = next((mark for mark in _SEPARATORS if mark in line), " ")
     with explained(f"{path}: its first records cannot be cut", _REMEDY):
-        records = (csv.reader([one], delimiter=separator) for one in (line, following))
+        records = (csv.reader([record], delimiter=separator) for record in (line, following))
         first, second = ([cell.strip() for cell in next(cells, [])] for cells in records)
     if header is None:
         numeric = ([bool(_NUMBER.fullmatch(cell)) for cell in cells] for cells in (first, second))
@@ -106,12 +108,12 @@ def _inspect(options: Import) -> _Table:
     return _Table(separator, first if header else [], first, skip + header, comments)
 
 
-def _choose(options: Import, table: _Table, words: dict[str, str]) -> dict[str, int]:
+def _choose(options: Import, table: _Table, wanted: dict[str, str]) -> dict[str, int]:
     """Find the place of each column: from an option's word (a name, or a number from 1), from the
     header (or a comment that names all), or from the order if there are no further columns."""
     width, header = len(table.first), table.header
     columns = f"columns {', '.join(map(repr, header[:10]))}"
-    shown = f"{options.path}: {columns if header else f'{width} columns, no header'}"
+    label = f"{options.path}: {columns if header else f'{width} columns, no header'}"
     comment = re.split(r"[\s,;]+", table.comments.split("\n")[-1].strip("#% \t"))
     names = [re.sub(r"[^a-z0-9]", "", name.lower()) for name in header or comment]
     single = {}
@@ -119,28 +121,28 @@ def _choose(options: Import, table: _Table, words: dict[str, str]) -> dict[str, 
         at = [number for number, name in enumerate(names) if re.fullmatch(form, name)]
         if len(at) == 1:
             single[use] = at[0]
-    if len(names) != width or not (header or len(single) == len(words)):
+    if len(names) != width or not (header or len(single) == len(wanted)):
         single = {}
     places = {}
-    for use, word in words.items():
+    for use, word in wanted.items():
         if word and word in header:
             places[use] = header.index(word)
         elif word.isdecimal() and 1 <= int(word) <= width:
             places[use] = int(word) - 1
         elif word:
-            raise DatasetError(f"{shown}: no column {word!r} for --{use}")
+            raise DatasetError(f"{label}: no column {word!r} for --{use}")
         elif use in single:
             places[use] = single[use]
-    missing = [use for use in words if use not in places]
+    missing = [use for use in wanted if use not in places]
     free = [at for at in range(width) if at not in places.values()]
     if missing and (any(not name.isdecimal() for name in header) or len(free) != len(missing)):
         question = f"which is the {' and which the '.join(missing)}?"
         flags = " and ".join(f"--{use} COLUMN" for use in missing)
-        raise DatasetError(f"{shown}: {question} Say {flags} (its name, or its number from 1)")
+        raise DatasetError(f"{label}: {question} Say {flags} (its name, or its number from 1)")
     places |= zip(missing, free, strict=False)
     if len(set(places.values())) < len(places):
-        raise DatasetError(f"{shown}; expected one each for {', '.join(words)}")
-    return {use: places[use] for use in words}
+        raise DatasetError(f"{label}; expected one each for {', '.join(wanted)}")
+    return {use: places[use] for use in wanted}
 
 
 def _read(options: Import, table: _Table, places: dict[str, int]) -> list[Any]:
@@ -174,17 +176,17 @@ def _read(options: Import, table: _Table, places: dict[str, int]) -> list[Any]:
 
 def _refuse_sizes(options: Import, graph: Graph, table: _Table) -> None:
     """Refuse a first record that may say how many nodes and edges follow, as that of METIS does."""
-    rest = len(graph.source) - 1
-    if rest < 1:
+    later_records = len(graph.source) - 1
+    if later_records < 1:
         return
     # The column of relations cannot be a size.
     cells = [graph.source[0], graph.target[0]] if graph.fields else table.first
     sizes = [int(cell) for cell in map(str, cells) if cell.isdecimal() and len(cell) < 20]
     high = max(int(end[1:].max()) for end in (graph.source, graph.target))
-    edges = (rest, 2 * rest, rest / 2)
-    if any(many in edges and nodes >= high for many, nodes in permutations(sizes, 2)):
-        shown = f"its first record, {' '.join(table.first)[:40]}"
+    edges = (later_records, 2 * later_records, later_records / 2)
+    if any(edge_count in edges and nodes >= high for edge_count, nodes in permutations(sizes, 2)):
+        record = f"its first record, {' '.join(table.first)[:40]}"
         remedy = "say --no-header if it is an edge, else remove it"
         raise DatasetError(
-            f"{options.path}: {shown}, may be the sizes of a graph (METIS has them); {remedy}"
+            f"{options.path}: {record}, may be the sizes of a graph (METIS has them); {remedy}"
         )

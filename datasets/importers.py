@@ -68,8 +68,8 @@ def import_graph(options: Import, root: Path | None = None, progress: Progress =
     try:
         with exclusive(folder):
             if os.path.lexists(folder):
-                if why := not_ours(folder):
-                    raise DatasetError(f"{why}; choose another name")
+                if refusal := not_ours(folder):
+                    raise DatasetError(f"{refusal}; choose another name")
                 if not options.force:
                     raise DatasetError(f"{folder} is there: choose another name, or --force")
             progress("read files", 0.0)
@@ -94,7 +94,7 @@ def read_graph(options: Import, room: Path) -> Graph:
     if kind == "text":
         graph = read_text(options)
     elif options.source or options.target or options.header is not None:
-        raise DatasetError(f"{path}: is no text: leave --source, --target and --header out")
+        raise DatasetError(f"{path}: is not text: leave --source, --target and --header out")
     else:
         graph = (
             import_files.read_matrix(options)
@@ -111,9 +111,9 @@ def read_graph(options: Import, room: Path) -> Graph:
     further = {"x": options.features, "y": options.labels, **splits}
     for name, file in further.items():
         if file is not None:
-            arrays, rest = import_files.fields_of(file, room)
+            arrays, others = import_files.fields_of(file, room)
             if "" not in arrays:
-                names = ", ".join([*arrays, *rest][:9])
+                names = ", ".join([*arrays, *others][:9])
                 raise DatasetError(f"{file}: expected one array, found {names or 'none'}")
             graph.fields[name] = arrays[""]
     return graph
@@ -125,8 +125,8 @@ def _find_sizes(options: Import, graph: Graph) -> None:
     if x := graph.fields.get("x"):
         expect(x.array, x.where, "biufcV", None, None)
         if x.array.dtype.name not in _FEATURE_DTYPES or not x.array.size:
-            wanted = f"expected rows of dtype {', '.join(_FEATURE_DTYPES)}"
-            raise DatasetError(f"{x.where}: holds {x.array.dtype} {x.array.shape}, {wanted}")
+            expected = f"expected rows of dtype {', '.join(_FEATURE_DTYPES)}"
+            raise DatasetError(f"{x.where}: holds {x.array.dtype} {x.array.shape}, {expected}")
         claims[x.where] = len(x.array)
     if y := graph.fields.get("y"):
         y.array = y.array.reshape(-1) if y.array.shape[1:] == (1,) else y.array
@@ -143,12 +143,12 @@ def _find_sizes(options: Import, graph: Graph) -> None:
     graph.first = graph.first or 0
     # Larger ids are refused later.
     graph.nodes = min(max(1, nodes or high + 1 - graph.first), LARGEST_ID + 1)
-    named = 2 * len(graph.source)
+    ends_count = 2 * len(graph.source)
     invented = graph.nodes * options.dim * np.dtype(options.dtype).itemsize
-    if not (x or y) and invented > _INVENTED_BYTES and graph.nodes > _GAPS * named:
+    if not (x or y) and invented > _INVENTED_BYTES and graph.nodes > _GAPS * ends_count:
         raise DatasetError(
             f"{options.path}: by its ids it has {graph.nodes:,} nodes, of which its edges name "
-            f"{named:,} at most, and features would be invented for all, {invented:,} bytes; "
+            f"{ends_count:,} at most, and features would be invented for all, {invented:,} bytes; "
             f"{_NUMBER}"
         )
 
@@ -211,22 +211,22 @@ def _write(options: Import, graph: Graph, folder: Path, progress: Progress) -> N
         raise DatasetError(f"{where}: {error.what}") from error
 
 
-def _kinds(given: Field | None, both_ways: bool) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _kinds(field: Field | None, both_ways: bool) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return each edge's kind, a place in the names, and these; reverse edges get other kinds."""
-    if given is None:
+    if field is None:
         return np.empty(0, np.int64), ()
     import pandas as pd
 
-    kinds, names = pd.factorize(given.array, sort=True)
+    kinds, names = pd.factorize(field.array, sort=True)
     if len(names) > MOST_KINDS:
-        many = f"{len(names):,} kinds of edges, and no more than {MOST_KINDS:,} are read"
-        raise DatasetError(f"{given.where}: {many}: is it the column of kinds?")
+        message = f"{len(names):,} kinds of edges, and no more than {MOST_KINDS:,} are read"
+        raise DatasetError(f"{field.where}: {message}: is it the column of kinds?")
     relations = tuple(map(str, names))
     if both_ways:
         kinds = np.concatenate([kinds, kinds + len(names)])
         relations += tuple(f"inverse {name}" for name in relations)
         if len(set(relations)) < len(relations):
-            raise DatasetError(f"{given.where}: has a kind with its inverse: say --directed")
+            raise DatasetError(f"{field.where}: has a kind with its inverse: say --directed")
     return kinds, relations
 
 
@@ -243,12 +243,14 @@ def _number(graph: Graph, ids: NDArray[Any], where: str) -> NDArray[np.int32]:
     return np.subtract(ids, first, dtype=np.int32, casting="unsafe")
 
 
-def _classes(given: Field, count: int | None) -> NDArray[np.int64]:
+def _classes(field: Field, count: int | None) -> NDArray[np.int64]:
     """Return classes ``[N]``, -1 for none, after checking that they occur, and all of them."""
-    where, classes = given.where, class_numbers(given.array, given.where)
+    where, classes = field.where, class_numbers(field.array, field.where)
     occur = np.unique(classes[classes >= 0])
     if not len(occur):
-        raise DatasetError(f"{where}: no node has a label: leave it out, and they are invented")
+        raise DatasetError(
+            f"{where}: no node has a label: leave the file out, and labels are generated"
+        )
     largest = occur[-1]
     if count is not None and count <= largest:
         raise DatasetError(f"{where}: has class {largest}, and --classes says {count}")
@@ -266,8 +268,8 @@ def _splits(graph: Graph, classes: NDArray[np.int64] | None) -> list[NDArray[Any
     """Return the user's splits, masks or ids, as nodes; a split that is not given is empty."""
     splits = []
     for mask in MASKS:
-        given = graph.fields.get(mask, Field("the splits", np.empty(0, np.int32)))
-        values, where = given.array, given.where
+        field = graph.fields.get(mask, Field("the splits", np.empty(0, np.int32)))
+        values, where = field.array, field.where
         truths = values.dtype.kind == "b"
         expect(values, where, "biu", graph.nodes if truths else None)
         splits.append(np.flatnonzero(values) if truths else _number(graph, values, where))

@@ -25,15 +25,15 @@ def check(
         list[str],
         typer.Argument(
             metavar="STRATEGY | meter NAME",
-            help="One of `gatherbench list strategies`; or `meter` and one of `list meters`.",
+            help="A name of `gatherbench list strategies`; or `meter` and a name of `list meters`.",
         ),
     ],
     device: Annotated[
-        str, typer.Option(help="cpu or cuda; auto takes a GPU where there is one.")
+        str, typer.Option(help="auto (a GPU if there is one), cpu or cuda.")
     ] = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Run the conformance suite on each variant of a strategy, or open a window of a meter."""
+    """Test each variant of a strategy with the conformance suite, or try a meter."""
     import torch
 
     from gatherbench.bench.commands.execute import choose_device
@@ -44,31 +44,31 @@ def check(
     if len(what) != 1:
         fail(f"check {' '.join(what)}: expected one strategy, or `meter` and the name of one")
     with bad_input(ValueError):
-        kind, place = get(what[0]), torch.device(choose_device(device))
+        kind, torch_device = get(what[0]), torch.device(choose_device(device))
     lines = []
     for variant in representatives(kind):
-        verdict, why = judged(variant, place)
-        words = (kind.name, variant.variant, verdict, why)
-        lines.append(dict(zip(("strategy", "variant", "verdict", "reason"), words, strict=True)))
+        verdict, why = judged(variant, torch_device)
+        values = (kind.name, variant.variant, verdict, why)
+        lines.append(dict(zip(("strategy", "variant", "verdict", "reason"), values, strict=True)))
         if not as_json:
             typer.echo(f"{kind.name} {variant.variant}: {verdict}{why and f': {why}'}")
     if as_json:
         print_json(lines)
-    found = {line["verdict"] for line in lines}
-    if found == {SKIPPED}:
-        typer.echo(f"nothing was checked on {place}", err=True)
-    raise typer.Exit(int(OK not in found or FAILED in found))
+    verdicts = {line["verdict"] for line in lines}
+    if verdicts == {SKIPPED}:
+        typer.echo(f"nothing was checked on {torch_device}", err=True)
+    raise typer.Exit(int(OK not in verdicts or FAILED in verdicts))
 
 
 def _meter(name: str, as_json: bool) -> None:
     """Print a meter's readings of a window; exit with 1 if a sensor failed, 2 for unknown names."""
     from gatherbench.bench.meters.registry import METERS, PLUGINS, tried
 
-    ours = {meter.name: meter for meter in METERS}
+    built_in = {meter.name: meter for meter in METERS}
     with bad_input(ValueError):
-        kind = ours.get(name) or PLUGINS.load(name)
+        kind = built_in.get(name) or PLUGINS.load(name)
         if kind is None:
-            known = (*ours, *PLUGINS.packages())
+            known = (*built_in, *PLUGINS.packages())
             fail(f"no meter is called {name!r}; there are {', '.join(known)}{nearest(name, known)}")
         readings = tried(kind(), WINDOW_S)
     names = ("metric", "value", "unit", "source", "reason")

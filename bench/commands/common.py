@@ -37,16 +37,16 @@ def asking(question: type[Any]) -> Callable[[Callable[..., None]], Callable[...,
 
     The command gets an instance as its first argument.
     """
-    asked = signature(question, eval_str=True).parameters
+    options = signature(question, eval_str=True).parameters
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
-        def called(**said: Any) -> None:
-            command(question(**{name: said.pop(name) for name in asked}), **said)
+        def called(**values: Any) -> None:
+            command(question(**{name: values.pop(name) for name in options}), **values)
 
-        _, *own = signature(command, eval_str=True).parameters.values()
-        named: Any = called
-        named.__name__, named.__doc__ = command.__name__, command.__doc__
-        named.__signature__ = Signature([*asked.values(), *own])
+        _, *others = signature(command, eval_str=True).parameters.values()
+        result: Any = called
+        result.__name__, result.__doc__ = command.__name__, command.__doc__
+        result.__signature__ = Signature([*options.values(), *others])
         return called
 
     return with_options
@@ -67,9 +67,9 @@ def console(stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console as wide as the terminal; 120 columns into a file or a pipe."""
     from rich.console import Console
 
-    found = Console(stderr=stderr, quiet=quiet)
+    screen = Console(stderr=stderr, quiet=quiet)
     # A file or a pipe has no width: use one at which tables do not fold.
-    return found if found.is_terminal else Console(stderr=stderr, quiet=quiet, width=120)
+    return screen if screen.is_terminal else Console(stderr=stderr, quiet=quiet, width=120)
 
 
 def print_table(table: Table, as_json: bool) -> None:
@@ -101,19 +101,19 @@ def _words(cell: RenderableType) -> str:
 
 def fail(message: str) -> NoReturn:
     """Print the message as an error, and end with exit status 2."""
-    said = "\n".join(map(plain, message.splitlines()))
+    text = "\n".join(map(plain, message.splitlines()))
     colour = False if os.environ.get("NO_COLOR") else None  # None: on a terminal
-    typer.secho(f"error: {said}", err=True, fg=typer.colors.RED, color=colour)
+    typer.secho(f"error: {text}", err=True, fg=typer.colors.RED, color=colour)
     raise typer.Exit(BAD_INPUT)
 
 
 @contextmanager
-def writing(place: Path, option: str) -> Iterator[None]:
+def writing(path: Path, option: str) -> Iterator[None]:
     """End with exit status 2 if ``place``, which ``option`` chooses, cannot be written."""
     try:
         yield
     except OSError as error:
-        fail(f"{place}: cannot be written: {error.strerror}; choose another place with {option}")
+        fail(f"{path}: cannot be written: {error.strerror}; choose another place with {option}")
 
 
 @contextmanager

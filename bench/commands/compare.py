@@ -35,8 +35,8 @@ def compare(
 ) -> None:
     """Tell whether run B is slower than run A.
 
-    Exit status 1 if B is slower or a case of it failed, 3 if nothing could be judged, 2 if the runs
-    cannot be compared.
+    Exit status: 1 if B is slower or one of its cases failed, 2 if the runs cannot be compared, 3 if
+    no case could be judged.
     """
     from gatherbench.bench.read.compare import CompareError, compare_runs
     from gatherbench.bench.read.tables import RunError, load_run

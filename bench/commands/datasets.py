@@ -35,7 +35,7 @@ def prepare(
 
 
 @asking(Import)
-def import_(asked: Import) -> None:
+def import_(options: Import) -> None:
     """Import a graph of your own. Plans then name it like any other dataset."""
     from gatherbench.bench.show.listing import imported_summary
     from gatherbench.bench.show.terminal import step_bar
@@ -43,7 +43,7 @@ def import_(asked: Import) -> None:
     from gatherbench.datasets.store import DatasetError
 
     with bad_input(DatasetError, OSError), step_bar(console(stderr=True)) as progress:
-        folder = import_graph(asked, progress=progress)
+        folder = import_graph(options, progress=progress)
     for line in imported_summary(folder):
         typer.echo(line, err=True)
     typer.echo(folder)
@@ -55,10 +55,10 @@ def list_graphs(as_json: JsonOption = False) -> None:
     from gatherbench.datasets.store import data_root
 
     with bad_input(OSError):
-        table, taken = on_disk(data_root())
+        table, summary = on_disk(data_root())
         if table.row_count or as_json:
             print_table(table, as_json)
-        typer.echo(taken, err=as_json)
+        typer.echo(summary, err=as_json)
 
 
 def info(
@@ -98,13 +98,13 @@ def remove(
         elsewhere = name.startswith(".") or folder.parent != data_root()
         if elsewhere or not os.path.lexists(folder):
             raise DatasetError(f"{name}: no such dataset in {data_root()}; see `datasets list`")
-        if why := not_ours(folder):
-            raise DatasetError(why)
+        if refusal := not_ours(folder):
+            raise DatasetError(refusal)
         with exclusive(folder):
-            doomed = [*traces_of(folder), folder]
-            size = bytes_in_words(sum(bytes_below(place) for place in doomed))
+            folders = [*traces_of(folder), folder]
+            size = bytes_in_words(sum(bytes_below(path) for path in folders))
             if not yes:
                 typer.confirm(f"Remove {folder} and its minibatches, {size}?", abort=True, err=True)
-            for place in doomed:
-                discard(place)
+            for path in folders:
+                discard(path)
     typer.echo(f"removed {folder}: {size}")

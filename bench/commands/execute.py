@@ -96,7 +96,9 @@ def new_run(
         env["load"] = asdict(load)
         env["waiting"] = asdict(Waiting.chosen(measure.threads, env["cpu"], load))
         env["plugins"] = _plugins(cases)
-        brought = {of["package"] for names in env["plugins"].values() for of in names.values()}
+        brought = {
+            package["package"] for names in env["plugins"].values() for package in names.values()
+        }
         env["libraries"] |= library_versions(brought)
     except (PlanError, ProfileError, DatasetError, LaunchError) as error:
         raise BadRunError(str(error)) from error
@@ -109,7 +111,7 @@ def new_run(
             store.take_sensors(checked)
     except OSError as error:
         raise BadRunError(
-            f"{results}: no run can be kept there: {error}; choose a folder with --results"
+            f"{results}: the run cannot be written there: {error}; choose a folder with --results"
         ) from error
     commit = env["commit"]
     return PreparedRun(store, cases, measure, device, commit, machine, load, group)
@@ -152,7 +154,7 @@ def reopen(folder: Path, group: Group | None = None) -> PreparedRun:
     try:
         plan = ResolvedPlan.model_validate(text)
         cases = plan.expanded()
-        for case in {(one.strategy, one.variant): one for one in cases}.values():
+        for case in {(c.strategy, c.variant): c for c in cases}.values():
             strategies.build(case.strategy, case.params)
     except (ValueError, KeyError, TypeError) as error:
         if text["measure"].keys() - Measure.model_fields.keys():
@@ -160,24 +162,28 @@ def reopen(folder: Path, group: Group | None = None) -> PreparedRun:
                 f"{folder}: measured by an older gatherbench, whose plans had other keys; start a"
                 " new run, or resume it with the version that its env.json names"
             ) from error
-        why = first_of(error) if isinstance(error, ValidationError) else plain(error)
-        raise BadRunError(f"{folder / 'plan.json'}: not a run's plan ({why}); {RESTORE}") from error
+        message = first_of(error) if isinstance(error, ValidationError) else plain(error)
+        raise BadRunError(
+            f"{folder / 'plan.json'}: not a run's plan ({message}); {RESTORE}"
+        ) from error
     try:
         machine = _machine(env)
     except (KeyError, TypeError, IndexError, ValueError) as error:
-        why = f"{folder / 'env.json'}: not a machine ({error!r}); {RESTORE}"
-        raise BadRunError(why) from error
-    now = _described(group)
-    if machine != (here := _machine(now)):
-        raise BadRunError(f"{folder}: measured on {machine}, and this is {here}: start a new run")
-    _refuse_more_threads(plan.measure, plan.workloads.values(), now)
+        message = f"{folder / 'env.json'}: not a machine ({error!r}); {RESTORE}"
+        raise BadRunError(message) from error
+    machine_now = _described(group)
+    if machine != (this_machine := _machine(machine_now)):
+        raise BadRunError(
+            f"{folder}: measured on {machine}, and this is {this_machine}: start a new run"
+        )
+    _refuse_more_threads(plan.measure, plan.workloads.values(), machine_now)
     if group is not None:
         try:
             for workload in plan.workloads.values():
                 group.launch.check(workload.gpus)
         except LaunchError as error:
             raise BadRunError(f"{folder}: {error}") from error
-    device, commit = choose_device(plan.device), now["commit"]
+    device, commit = choose_device(plan.device), machine_now["commit"]
     return PreparedRun(store, cases, plan.measure, device, commit, machine, load, group=group)
 
 
@@ -210,36 +216,36 @@ def execute(
         try:
             failed = runner.run()
         except RunStopped as stop:
-            err.print(f"[red]stopped:[/] {escape(str(stop))}; what was measured is safe.")
+            err.print(f"[red]stopped:[/] {escape(str(stop))}; every measurement is saved.")
             err.print(f"Then go on with: {again(run)}", soft_wrap=True)
             return FAILED
         except KeyboardInterrupt as stop:
             err.print(
-                f"interrupted; what was measured is safe. Go on with: {again(run)}", soft_wrap=True
+                f"interrupted; every measurement is saved. Go on with: {again(run)}", soft_wrap=True
             )
             return status_of(stop)
     ended = [row for row in run.store.rows() if ends_case(row)]
     if not ended:
-        said = f"the time was up before any of {_cases(len(run.cases))} had a whole block"
-        err.print(f"[red]Nothing was measured:[/] {said}. Go on with: {again(run)}", soft_wrap=True)
+        text = f"the time ended before any of {_cases(len(run.cases))} completed a block"
+        err.print(f"[red]Nothing was measured:[/] {text}. Go on with: {again(run)}", soft_wrap=True)
         return FAILED
-    late = runner.left - runner.unprepared - runner.cut_off
-    said = f"{late} of {_cases(len(run.cases))} left out" if late else ""
+    left_out = runner.left - runner.unprepared - runner.cut_off
+    text = f"{left_out} of {_cases(len(run.cases))} left out" if left_out else ""
     if runner.left and runner.cut_off:
-        said += f"{' and ' * bool(said)}{_cases(runner.cut_off)} cut off, whose whole blocks count,"
-    if said:
-        said += f" when the time was up{_unseen(run)}"
-        err.print(f"{said}. Go on with: {again(run)}", soft_wrap=True)
+        text += f"{' and ' * bool(text)}{_cases(runner.cut_off)} cut off, whose whole blocks count,"
+    if text:
+        text += f" when the time ended{_unseen(run)}"
+        err.print(f"{text}. Go on with: {again(run)}", soft_wrap=True)
     if runner.unprepared:
-        what = f"{_cases(runner.unprepared)} could not be prepared; to try again"
-        err.print(f"{what}: {again(run)}", soft_wrap=True)
-    whole = finish(run.store, out, err)
+        problem = f"{_cases(runner.unprepared)} could not be prepared; try again"
+        err.print(f"{problem}: {again(run)}", soft_wrap=True)
+    complete = finish(run.store, out, err)
     if failed:
         err.print(f"[red]{_cases(failed)} failed[/]; the table says why")
     measured = any(row.status == "ok" for row in ended)
     if not measured:
         err.print("[red]nothing was measured[/]; the table says why")
-    return FAILED if failed or not measured or not whole else OK
+    return FAILED if failed or not measured or not complete else OK
 
 
 def _refuse_more_threads(
@@ -248,16 +254,16 @@ def _refuse_more_threads(
     cores = env["cpu"]["usable_cores"]
     if measure.threads > cores:
         raise BadRunError(
-            f"measure.threads: {measure.threads}, and this process may use {cores} cores; 0 takes"
-            " them all"
+            f"measure.threads: {measure.threads}, but this process may use only {cores} cores; 0"
+            " uses them all"
         )
     workers, cores = measure.sampler_workers, measure.threads or cores
     ranks = max(workload.gpus for workload in workloads) // env.get("machines", 1)
     if workers * ranks > cores:
-        of = f" for each of {ranks} ranks" if ranks > 1 else ""
+        scope = f" for each of {ranks} ranks" if ranks > 1 else ""
         raise BadRunError(
-            f"measure.sampler_workers: {workers}{of}, and a case may use {cores} cores: at most"
-            f" {cores // ranks}"
+            f"measure.sampler_workers: {workers}{scope}, but a case may use only {cores} cores: at"
+            f" most {cores // ranks}"
         )
 
 
@@ -268,29 +274,29 @@ def _first_lines(run: PreparedRun) -> Iterator[str]:
     minutes = run.store.plan().get("minutes")
     about = f", about {minutes:g} minutes" if minutes else ""
     about += " on an idle machine" * bool(about and busy)
-    where = " No GPU here: data paths run in host memory." if run.device == "cpu" else ""
+    note = " No GPU here: data paths run in host memory." if run.device == "cpu" else ""
     if run.group is not None:
         ranks = sorted({case.workload.gpus for case in run.cases})
         yield f"{run.group.launch}: this is one run of {listed(list(map(str, ranks)))} ranks."
-    yield f"{_cases(len(run.cases))}{about}.{where} Results: {escape(str(run.store.folder))}"
+    yield f"{_cases(len(run.cases))}{about}.{note} Results: {escape(str(run.store.folder))}"
     if busy:
         yield (
             f"[yellow]The machine is busy:[/] {run.load}. Epochs take longer and differ more, so"
             " fewer paths are separated; measure again when it is idle."
         )
     if waiting.variables:
-        why = f": {waiting.reason}" if waiting.reason else ", as the environment says"
-        yield f"Threads wait {waiting}{why}."
+        reason = f": {waiting.reason}" if waiting.reason else ", as the environment says"
+        yield f"Threads wait {waiting}{reason}."
 
 
 def _unseen(run: PreparedRun) -> str:
     """Name the paths without any measured case."""
     frames = run.store.frames()
     series = ["workload", "strategy", "variant"]
-    seen = {*frames.cases[series].itertuples(index=False, name=None)}
-    paths = {f"{c.strategy} {c.variant}": key_of(c)[:3] in seen for c in run.cases}
-    names = [name for name, one in paths.items() if not one]
-    return f"; nothing is known of {escape(listed(names))}" if names else ""
+    measured = {*frames.cases[series].itertuples(index=False, name=None)}
+    paths = {f"{c.strategy} {c.variant}": key_of(c)[:3] in measured for c in run.cases}
+    names = [name for name, is_measured in paths.items() if not is_measured]
+    return f"; not measured at all: {escape(listed(names))}" if names else ""
 
 
 def _cases(count: int) -> str:
@@ -301,8 +307,8 @@ def usual_profile(device: str, machine: str) -> str:
     """Return the default profile of a run; a GPU's is its own calibration, if there is one."""
     if device == "cpu":
         return DEFAULT_PROFILE
-    own = CALIBRATIONS / f"{machine}.toml"
-    return str(own) if own.is_file() else ""
+    calibration = CALIBRATIONS / f"{machine}.toml"
+    return str(calibration) if calibration.is_file() else ""
 
 
 def _plugins(cases: Sequence[Case]) -> dict[str, dict[str, dict[str, str]]]:
@@ -316,12 +322,14 @@ def _plugins(cases: Sequence[Case]) -> dict[str, dict[str, dict[str, str]]]:
         (meters.PLUGINS, {meter.name for meter in meters.PLUGINS.usable()}),
     )
     return {
-        plugins.group: {n: asdict(of) for n, of in plugins.packages().items() if n in names}
+        plugins.group: {
+            n: asdict(package) for n, package in plugins.packages().items() if n in names
+        }
         for plugins, names in used
     }
 
 
-def choose_device(wanted: str) -> str:
+def choose_device(name: str) -> str:
     """Return ``cpu`` or ``cuda`` for the device that the plan or the user wants.
 
     Raises:
@@ -329,11 +337,11 @@ def choose_device(wanted: str) -> str:
     """
     import torch
 
-    if wanted not in ("auto", "cpu", "cuda"):
-        raise BadRunError(f"device {wanted!r}: one of auto, cpu, cuda")
+    if name not in ("auto", "cpu", "cuda"):
+        raise BadRunError(f"device {name!r}: expected auto, cpu or cuda")
     available = torch.cuda.is_available()
-    if wanted == "cuda" and not available:
-        raise BadRunError("device cuda: torch sees no GPU here; `gatherbench doctor` says more")
-    if wanted == "auto":
+    if name == "cuda" and not available:
+        raise BadRunError("device cuda: torch sees no GPU here; `gatherbench doctor` explains")
+    if name == "auto":
         return "cuda" if available else "cpu"
-    return wanted
+    return name

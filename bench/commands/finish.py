@@ -33,11 +33,11 @@ def finish(store: RunStore, out: Console, err: Console) -> bool:
     Raises:
         StoreError: the rows contradict each other.
     """
-    profile, run, whole = own_profile(store), run_in(store), True
+    profile, run, complete = own_profile(store), run_in(store), True
     if profile is not None:
-        run, whole = _predicted(run, store, profile, err)
-    whole = _as_parquet(store, err) and whole
-    return _shown(run, store, out, err, everything=False) and whole
+        run, complete = _predicted(run, store, profile, err)
+    complete = _as_parquet(store, err) and complete
+    return _shown(run, store, out, err, everything=False) and complete
 
 
 def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Console) -> bool:
@@ -51,9 +51,9 @@ def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Consol
         # Refuse unreadable rows before replacing any. The lock is held here, so no run is going.
         run = dataclasses.replace(run_in(store), going=False)
         write_atomically(store.profile_file, profile.to_toml())
-        run, whole = _predicted(run, store, profile, err)
-        whole = _as_parquet(store, err) and whole
-    return _shown(run, store, out, err, everything=True) and whole
+        run, complete = _predicted(run, store, profile, err)
+        complete = _as_parquet(store, err) and complete
+    return _shown(run, store, out, err, everything=True) and complete
 
 
 def _as_parquet(store: RunStore, err: Console) -> bool:
@@ -83,41 +83,41 @@ def own_profile(store: RunStore) -> LinkProfile | None:
 
 def _predicted(run: Run, store: RunStore, profile: LinkProfile, err: Console) -> tuple[Run, bool]:
     """Return the run with new predictions for the profile, and whether they could be saved."""
-    rows, whole = predict(run, profile), True
+    rows, saved = predict(run, profile), True
     try:
         store.replace(is_prediction, rows)
     except OSError as error:
         remedy = f"gatherbench predict {shlex.quote(str(store.folder))}"
-        whole = _unwritten(err, remedy, "predictions", error)
-    return predicted(run, rows), whole
+        saved = _unwritten(err, remedy, "predictions", error)
+    return predicted(run, rows), saved
 
 
 def _shown(run: Run, store: RunStore, out: Console, err: Console, *, everything: bool) -> bool:
     """Print tables, write pictures and report, print their places; return whether all succeeded."""
     folder = store.folder
-    where = shlex.quote(str(folder))
-    whole = True
+    quoted = shlex.quote(str(folder))
+    complete = True
     views = views_of(run)
     out.print(render_all(run, views) if everything else render(run))
     try:
         save_all(views, folder / "figures")
     except OSError as error:
-        whole = _unwritten(err, f"gatherbench show --plot {where}", "pictures", error)
+        complete = _unwritten(err, f"gatherbench show --plot {quoted}", "pictures", error)
     report = folder / FILE_NAME
     try:
         write_report(run, report, views=views)
     except OSError as error:
-        whole = _unwritten(err, f"gatherbench report {where}", "report", error)
+        complete = _unwritten(err, f"gatherbench report {quoted}", "report", error)
     else:
-        mine = folder.parent.parent == DEFAULT_RESULTS
-        more = f"gatherbench show --all {where * (not mine)}".rstrip()
-        said = f"Report: {report}; more: {more}"
-        out.print(said, soft_wrap=True, highlight=False, markup=False)
-    return whole
+        is_default = folder.parent.parent == DEFAULT_RESULTS
+        command = f"gatherbench show --all {quoted * (not is_default)}".rstrip()
+        line = f"Report: {report}; more: {command}"
+        out.print(line, soft_wrap=True, highlight=False, markup=False)
+    return complete
 
 
-def _unwritten(err: Console, remedy: str, what: str, error: OSError) -> bool:
+def _unwritten(err: Console, remedy: str, product: str, error: OSError) -> bool:
     """Print that ``what`` is missing, and the command that makes it later; return ``False``."""
-    err.print(f"[red]no {what}:[/] {escape(str(error))}; every row is safe.")
-    err.print(f"When that is put right: {escape(remedy)}", soft_wrap=True)
+    err.print(f"[red]cannot write the {product}:[/] {escape(str(error))}; every row is saved.")
+    err.print(f"Once this is solved, run: {escape(remedy)}", soft_wrap=True)
     return False

@@ -19,7 +19,7 @@ def list_(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List the strategies, datasets, plans, meters, policies or profiles there are."""
+    """List the available strategies, datasets, plans, meters, policies or profiles."""
     from gatherbench.bench.show.listing import LISTINGS
 
     if what == "plan-schema":
@@ -27,6 +27,6 @@ def list_(
 
         return print_json(plan_schema())
     if what not in LISTINGS:
-        said = f"cannot list {what!r}" if what else "say what to list"
-        fail(f"{said}: one of {', '.join(LISTINGS)}")
+        problem = f"cannot list {what!r}" if what else "name what to list"
+        fail(f"{problem}: one of {', '.join(LISTINGS)}")
     print_table(LISTINGS[what](), as_json)

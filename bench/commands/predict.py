@@ -32,20 +32,20 @@ def predict(
         str,
         typer.Option(
             help="Machine to predict for: a name of `gatherbench list profiles`, or a .toml file "
-            "(default: the run's own, else as for a new run)."
+            "(default: the run's own, else that of a new run here)."
         ),
     ] = "",
     graph: Annotated[
         str,
         typer.Option(
-            help="Predict for a graph in place of a run: the name of a dataset, or"
+            help="Predict for a graph instead of a run: the name of a dataset, or"
             " NODES,EDGES,DIM such as 2.4M,124M,100."
         ),
     ] = "",
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,
 ) -> None:
-    """Predict a run's epochs on another machine, or every path on a graph. Nothing is measured."""
+    """Predict the epochs of a run, or of every path on a graph, for a machine."""
     from gatherbench.bench.commands.execute import usual_profile
     from gatherbench.bench.commands.finish import own_profile, predict_for
     from gatherbench.bench.model.graph import Shape, predict_graph
@@ -59,30 +59,30 @@ def predict(
     with bad_input(StoreError, ProfileError, DatasetError):
         if graph:
             if folder is not None or not profile:
-                fail("--graph takes --profile NAME (gatherbench list profiles), and no run")
+                fail("--graph needs --profile NAME (gatherbench list profiles), and no run")
             shape, machine = Shape.parse(graph), load_profile(profile)
             frame = predict_graph(shape, machine)
             return print_frame(frame) if as_json else _print(frame, shape, machine)
         store = RunStore.open(run_folder(folder, results))
         run = run_in(store)
-        own = None if profile else own_profile(store)
-        named = profile or usual_profile(str(store.plan().get("device", "")), run.machine)
-        if own is None and not named:
+        run_profile = None if profile else own_profile(store)
+        name = profile or usual_profile(str(store.plan().get("device", "")), run.machine)
+        if run_profile is None and not name:
             fail(
-                f"{store.folder}: has no profile, and its machine no calibration here; name one:"
-                " --profile NAME (gatherbench list profiles)"
+                f"{store.folder}: neither the run nor this folder has a profile of its machine;"
+                " choose one: --profile NAME (gatherbench list profiles)"
             )
         try:
-            wanted = own or load_profile(named)
-            whole = predict_for(store, wanted, console(quiet=as_json), console(stderr=True))
+            target = run_profile or load_profile(name)
+            complete = predict_for(store, target, console(quiet=as_json), console(stderr=True))
         except OSError as error:
             fail(
-                f"{store.profile_file}: cannot be written: {error}; make room, or copy the folder"
-                " where you may write and predict the copy"
+                f"{store.profile_file}: cannot be written: {error}; free some space, or copy the"
+                " folder to a place where you may write and predict the copy"
             )
         if as_json:
             typer.echo(to_json(run_in(store)))
-    if not whole:
+    if not complete:
         raise typer.Exit(FAILED)
 
 
@@ -94,7 +94,7 @@ def _print(frame: pd.DataFrame, shape: Shape, profile: LinkProfile) -> None:
     from gatherbench.bench.plan.workload import Workload
     from gatherbench.bench.read.units import quantity
 
-    one, out = Workload(shape.name), console()
+    workload, out = Workload(shape.name), console()
     table = Table(box=None)
     for name in ("path", "epoch", "bound by", "GPU memory", "host memory", "fits", "notes"):
         right = name in ("epoch", "GPU memory", "host memory")
@@ -111,14 +111,14 @@ def _print(frame: pd.DataFrame, shape: Shape, profile: LinkProfile) -> None:
             ", ".join(notes),
         )
     title = (
-        f"Predicted for {profile.name}, not measured: {BATCHES} minibatches of {one.batch_size}"
-        f" seeds, fan-out {', '.join(map(str, one.fanouts))}, GraphSAGE;"
+        f"Predicted for {profile.name}, not measured: {BATCHES} minibatches of"
+        f" {workload.batch_size} seeds, fan-out {', '.join(map(str, workload.fanouts))}, GraphSAGE;"
         f" {quantity(shape.nodes * shape.row_bytes, 'B')} of rows of {shape.row_bytes} B"
     )
     below = (
-        "Extrapolated: minibatches are drawn by the law of hashed graphs, not from this one."
-        " Memory is that of rows and buffers, without training; the profile does not name the size"
-        " of what has a ?."
+        "Extrapolated: minibatches follow the law of hashed graphs instead of this graph's edges."
+        " Memory counts rows and buffers, without training. A ? marks a size that the profile"
+        " lacks."
     )
     out.print(title, soft_wrap=True, highlight=False)
     out.print(table)

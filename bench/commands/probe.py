@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 def probe(
     cases: Annotated[
-        str, typer.Option(help="Cases of --list in place of the usual ones, by commas.")
+        str, typer.Option(help="Names of --list, separated by commas, instead of the usual cases.")
     ] = "",
     list_: Annotated[
-        bool, typer.Option("--list", help="List the cases and what they lack here; no more.")
+        bool,
+        typer.Option("--list", help="List the cases and what each lacks here."),
     ] = False,
     profile: Annotated[
         Path | None,
@@ -39,41 +40,41 @@ def probe(
         ),
     ] = None,
     base: Annotated[
-        str, typer.Option(help="With --profile: a profile for what is not measured here.")
+        str, typer.Option(help="With --profile: a profile that supplies all unmeasured constants.")
     ] = "",
     out: Annotated[
         Path | None, typer.Option(help="Folder for the files (default: a new one in probe/).")
     ] = None,
     budget: Annotated[
-        float, typer.Option(help="Seconds (0: 60; with --profile on a GPU 300).", min=0)
+        float, typer.Option(help="Seconds for all (0: 60, or 300 with --profile on a GPU).", min=0)
     ] = 0,
     rounds: Annotated[
-        int, typer.Option(help="So many rounds, whatever the time they take.", min=0)
+        int, typer.Option(help="Number of rounds (0: as many as --budget allows).", min=0)
     ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     disk: Annotated[
         str,
         typer.Option(
-            help="Folder whose disk is timed, by a file of up to 1 GiB that is gone afterwards"
+            help="Folder whose disk is timed with a temporary file of up to 1 GiB"
             " (default: the data folder; none: no disk)."
         ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure in a minute how fast rows of host memory come: table, picture, file to send in."""
+    """Measure how fast the CPU and the GPU read rows of host memory, in one minute."""
     if list_:
         return print_table(_list(), as_json)
-    for wrong, why in (
+    for wrong, message in (
         (device not in ("auto", "cpu", "cuda"), f"--device {device}: expected auto, cpu or cuda"),
         (
             profile is not None and profile.suffix not in ("", ".toml"),
             f"--profile {profile}: name a folder, or a file that ends in .toml",
         ),
         (base and profile is None, "--base goes with --profile FILE.toml"),
-        (profile and cases, "--profile measures all that it needs: leave --cases out"),
+        (profile and cases, "--profile chooses its own cases: leave --cases out"),
     ):
         if wrong:
-            fail(why)
+            fail(message)
     from gatherbench.bench.model.profile import ProfileError, load_profile
     from gatherbench.bench.probe.case import Scope
     from gatherbench.bench.probe.probe import probe as measure
@@ -82,13 +83,13 @@ def probe(
 
     err, screen = console(stderr=True), console(quiet=as_json)
     with bad_input(ProbeError, ProfileError):
-        given, folder = load_profile(base) if base else None, disk_folder(disk)
+        base_model, folder = load_profile(base) if base else None, disk_folder(disk)
         if profile is not None:  # before it spends a minute
             place = profile.parent if profile.suffix else profile
             with writing(place):
                 place.mkdir(parents=True, exist_ok=True)
         try:
-            done = measure(
+            result = measure(
                 out,
                 names=tuple(filter(None, cases.split(","))),
                 scope=Scope.PROFILE if profile else Scope.MINUTE,
@@ -103,48 +104,48 @@ def probe(
                 raise
             err.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
             raise typer.Exit(FAILED) from error
-        screen.print(done.title, highlight=False, markup=False, soft_wrap=True)
-        screen.print(table(done.known))
-        if not done.facts.gpu:
-            screen.print("The host alone was measured: no GPU was used, so nothing crossed a link.")
+        screen.print(result.title, highlight=False, markup=False, soft_wrap=True)
+        screen.print(table(result.medians))
+        if not result.facts.gpu:
+            screen.print("No GPU was used: only the host was measured.")
         screen.print(
-            f"Written: {done.folder}/probe.csv (to send in), probe.png, rows.csv", soft_wrap=True
+            f"Written: {result.folder}/probe.csv (to send in), probe.png, rows.csv", soft_wrap=True
         )
         if as_json:
-            print_frame(done.known)
+            print_frame(result.medians)
         if profile is not None:
             screen.print(
-                f"Use it: gatherbench predict RUN --profile {_write(profile, done, given)}",
+                f"Use it: gatherbench predict RUN --profile {_write(profile, result, base_model)}",
                 soft_wrap=True,
             )
-    astray = done.known["reason"].str.startswith("wrong")
-    if astray.any() or not done.known["rounds"].any():
+    wrong_rows = result.medians["reason"].str.startswith("wrong")
+    if wrong_rows.any() or not result.medians["rounds"].any():
         raise typer.Exit(FAILED)
 
 
-def _write(place: Path, done: Probed, base: LinkProfile | None) -> Path:
+def _write(place: Path, result: Probed, base: LinkProfile | None) -> Path:
     """Write the profile as the file, or into the folder; return its path."""
     from gatherbench.bench.probe.probe import FEWEST_ROUNDS
     from gatherbench.bench.probe.profile import profile_of
     from gatherbench.bench.probe.rig import writing
 
-    if done.rounds < FEWEST_ROUNDS:
-        fail(f"{done.rounds} whole rounds are too few for a profile: give more --budget")
-    file = place if place.suffix else place / f"{done.facts.machine}.toml"
+    if result.rounds < FEWEST_ROUNDS:
+        fail(f"{result.rounds} whole rounds are too few for a profile: increase --budget")
+    file = place if place.suffix else place / f"{result.facts.machine}.toml"
     with writing(file):
-        file.write_text(profile_of(done.known, done.facts, base).to_toml(), "utf-8")
+        file.write_text(profile_of(result.medians, result.facts, base).to_toml(), "utf-8")
     return file
 
 
-def disk_folder(given: str) -> Path | None:
+def disk_folder(option: str) -> Path | None:
     """Return the folder whose disk is timed, by default the data folder; ``none``: no disk."""
     from gatherbench.datasets.store import data_root
 
-    if given == "none":
+    if option == "none":
         return None
-    if given and not Path(given).is_dir():
-        fail(f"--disk {given}: no such folder; name a folder on the disk, or none")
-    root = Path(given) if given else data_root().absolute()
+    if option and not Path(option).is_dir():
+        fail(f"--disk {option}: no such folder; name a folder on the disk, or none")
+    root = Path(option) if option else data_root().absolute()
     # A data folder that does not exist yet will be on the disk of its first existing parent.
     return next(place for place in (root, *root.parents) if place.is_dir())
 
@@ -154,12 +155,12 @@ def _list() -> Table:
 
     from gatherbench.bench.probe.case import every_case
 
-    shown = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for name in ("case", "when", "here", "what"):
-        shown.add_column(name, no_wrap=name == "case")
-    for one in every_case().values():
-        when = ("probe", "--profile", "--cases")[one.scope]
-        lacks = one.missing()
-        here = "lacks " + ", ".join(lacks) if lacks else "ok"
-        shown.add_row(one.name, when, here, f"{one.unit}: {one.what}")
-    return shown
+        table.add_column(name, no_wrap=name == "case")
+    for case in every_case().values():
+        option = ("probe", "--profile", "--cases")[case.scope]
+        missing = case.missing()
+        status = "lacks " + ", ".join(missing) if missing else "ok"
+        table.add_row(case.name, option, status, f"{case.unit}: {case.what}")
+    return table

@@ -46,21 +46,21 @@ def reporter(
         clock: seconds since 1970.
     """
     task = bar.add_task("starting", total=1.0)
-    told = set[str]()
-    begin, first, shown, quarters = clock(), math.nan, 0.0, 0
+    printed_reasons = set[str]()
+    begin, first, farthest, quarters = clock(), math.nan, 0.0, 0
     # A series goes on until it is precise, so the number of repeats is not known in advance.
-    more = "+" if run.measure.max_repeats > run.measure.min_repeats else ""
+    plus = "+" if run.measure.max_repeats > run.measure.min_repeats else ""
 
     def end(so_far: float, total: int) -> str:
         """Estimate the end time from the cases that have ended, and move the bar.
 
         The bar never moves back, even when further cases make the total larger.
         """
-        nonlocal begin, first, shown
+        nonlocal begin, first, farthest
         if math.isnan(first):
             begin, first = clock(), so_far
-        shown = max(shown, so_far / total)
-        bar.update(task, completed=shown)
+        farthest = max(farthest, so_far / total)
+        bar.update(task, completed=farthest)
         if not first < so_far < total:
             return ""
         seconds = min((total - so_far) * (clock() - begin) / (so_far - first), left_s())
@@ -68,9 +68,9 @@ def reporter(
         tomorrow = moment.date() != datetime.fromtimestamp(clock()).date()
         return f", ends about {moment:{'%a %H:%M' if tomorrow else '%H:%M'}}"
 
-    def preparing(workload: Workload, what: str, fraction: float) -> None:
-        said = escape(plain(f"{workload.dataset}: {what}"))
-        bar.update(task, description=f"{said} {fraction:.0%}")
+    def preparing(workload: Workload, step: str, fraction: float) -> None:
+        text = escape(plain(f"{workload.dataset}: {step}"))
+        bar.update(task, description=f"{text} {fraction:.0%}")
 
     def starting(so_far: float, total: int, case: Case) -> None:
         bar.update(task, description=escape(name_of(case)) + end(so_far, total))
@@ -79,8 +79,8 @@ def reporter(
         nonlocal quarters
         status, reason = rows[-1].status, rows[-1].reason
         when = end(number, total)
-        if reason is not None and reason not in told:
-            told.add(reason)
+        if reason is not None and reason not in printed_reasons:
+            printed_reasons.add(reason)
             out.print(
                 f"{escape(name_of(case))} [{_COLOURS[status]}]{status}[/] {escape(reason)}",
                 soft_wrap=True,
@@ -88,6 +88,6 @@ def reporter(
             )
         if 4 * number // total > quarters and not out.is_terminal:
             quarters = 4 * number // total
-            out.print(f"{number} of {total}{more} cases{when}", soft_wrap=True, highlight=False)
+            out.print(f"{number} of {total}{plus} cases{when}", soft_wrap=True, highlight=False)
 
     return Progress(preparing, starting, ended)

@@ -20,7 +20,7 @@ from gatherbench.bench.commands.common import (
 def report(
     folder: RunArgument = None,
     against: Annotated[
-        Path | None, typer.Option(help="Folder of another run to show beside it.")
+        Path | None, typer.Option(help="Folder of another run to compare with.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The file (default: report.html in the run's folder).")
@@ -32,10 +32,10 @@ def report(
     from gatherbench.bench.show.report.page import FILE_NAME, write_report
 
     with bad_input(RunError):
-        where = run_folder(folder, results)
-        run = load_run(where)
+        place = run_folder(folder, results)
+        run = load_run(place)
         base = None if against is None else load_run(against)
-        path = out or where / FILE_NAME
+        path = out or place / FILE_NAME
         with writing(path, "--out"):
             written = write_report(run, path, base)
     typer.echo(written)

@@ -36,7 +36,7 @@ def run(
         typer.Option(help="Complete the run in this folder instead of starting a new one."),
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda, instead of the plan's.")] = "",
+    device: Annotated[str, typer.Option(help="Instead of the plan's: auto, cpu or cuda.")] = "",
     profile: Annotated[
         str,
         typer.Option(help="Machine to predict epochs for: a name of `gatherbench list profiles`."),
@@ -52,23 +52,23 @@ def run(
     sensors: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of a run with this GPU, whose check of the sensors counts here, too."
+            help="Folder of an earlier run with this GPU; its check of the sensors is used again."
         ),
     ] = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print the run's folder alone, as the last line.")
+        bool, typer.Option("--quiet", help="Print only the run's folder, as the last line.")
     ] = False,
 ) -> None:
-    """Measure a plan. Prints tables and the answer, writes pictures and a report.
+    """Measure a plan, print tables and the answer, and write pictures and a report.
 
-    Several processes that torchrun, mpirun or srun starts are one run.
+    Several processes that torchrun, mpirun or srun starts form one run.
     """
     from gatherbench.bench.plan.plan import PlanError
     from gatherbench.bench.plan.plan_file import USUAL, load_plan
     from gatherbench.bench.run.launch import LaunchError, launched
 
     out = console(quiet=quiet)
-    asked: dict[str, object] = {
+    new_run_options: dict[str, object] = {
         "--sensors": sensors,
         "--device": device,
         "--profile": profile,
@@ -77,10 +77,10 @@ def run(
         if budget is not None and not budget < math.inf:
             fail(f"--budget {budget}: seconds are expected")
         if bool(plan) == (resume is not None):
-            both = ", not both: a resumed run keeps its own plan" if plan else ""
-            fail(f"give a plan, or --resume FOLDER to complete an earlier run{both}")
-        for option, given in asked.items():
-            if resume is not None and given:
+            hint = ", not both: a resumed run keeps its own plan" if plan else ""
+            fail(f"give a plan, or --resume FOLDER to complete an earlier run{hint}")
+        for option, value in new_run_options.items():
+            if resume is not None and value:
                 fail(f"{option} goes with a new run: a resumed one keeps what its plan says")
         with bad_input(PlanError):
             if plan and plan != USUAL:

@@ -28,14 +28,14 @@ def show(
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Print every table, with what else is to be said of it.")
+        bool, typer.Option("--all", help="Print every table, with all notes.")
     ] = False,
     plot: Annotated[
         bool, typer.Option("--plot", help="Draw the run's pictures again, instead of tables.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Of --plot: folder for the pictures (default: figures/ in the run's)."),
+        typer.Option(help="Folder for the pictures of --plot (default: figures/ in the run's)."),
     ] = None,
 ) -> None:
     """Print a run's tables and the answer in words, or draw its pictures."""

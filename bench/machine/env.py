@@ -79,8 +79,8 @@ def commit_id() -> str:
     ``$GATHERBENCH_COMMIT`` takes precedence, for files copied without their history or onto a
     checkout of another commit. Outside of a checkout it is the package's version, as ``v0.1.0``.
     """
-    if given := os.environ.get(COMMIT_VARIABLE):
-        return given
+    if named_commit := os.environ.get(COMMIT_VARIABLE):
+        return named_commit
     checkout = _checkout()
     if (checkout / ".git").exists():
         commit = _git(checkout, "rev-parse", "--short=12", "HEAD")
@@ -96,8 +96,8 @@ def library_versions(plugins: Iterable[str] = ()) -> dict[str, str | None]:
     Development tools are left out. ``plugins``: further distributions that take part; they are
     listed with their requirements.
     """
-    more = [r for name in plugins for r in (name, *(importlib.metadata.requires(name) or []))]
-    names = {re.split(r"[^\w.-]", r, maxsplit=1)[0] for r in (*_requirements(), *more)}
+    of_plugins = [r for name in plugins for r in (name, *(importlib.metadata.requires(name) or []))]
+    names = {re.split(r"[^\w.-]", r, maxsplit=1)[0] for r in (*_requirements(), *of_plugins)}
     versions: dict[str, str | None] = {}
     for name in sorted(names):
         try:
@@ -152,9 +152,9 @@ def describe_numa(gpu_nodes: Sequence[int | None], topology: Topology | None = N
     if len(nodes) < 2:
         binding = "not bound: one NUMA node"
     elif not gpu_nodes:
-        binding = "not bound: no GPU to be near to"
+        binding = "not bound: this machine lacks a GPU"
     elif None in gpu_nodes:
-        binding = "not bound: the kernel does not say which node a GPU hangs on"
+        binding = "not bound: the kernel hides a GPU's node"
     else:
         binding = "a case on a GPU is bound to its node, unless the plan says numa = none"
     return {
@@ -203,9 +203,9 @@ def _git(checkout: Path, *arguments: str) -> str | None:
     # In a container the checkout often has another owner, and git would refuse to read it.
     command = ["git", "-c", f"safe.directory={checkout}", "-C", str(checkout), *arguments]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()

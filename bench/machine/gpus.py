@@ -67,9 +67,9 @@ def nvml_session() -> Iterator[int]:
         with nvml_errors():
             count = int(pynvml.nvmlDeviceGetCount())
         if count == 0:
-            what = "NVML answers but lists no GPU"
+            cause = "NVML answers but lists no GPU"
             raise SensorUnavailableError(
-                Reason("no_device", what, "pass one into this container or VM")
+                Reason("no_device", cause, "pass one into this container or VM")
             )
         yield count
     finally:
@@ -93,23 +93,23 @@ def hash_of_uuid(uuid: str) -> str:
 
 def reason_of(error: Any) -> Reason:
     """Convert an NVML error to a reason with its remedy."""
-    said = f"NVML says '{error}'"
+    cause = f"NVML says '{error}'"
     match error.value:
         case (
             pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
             | pynvml.NVML_ERROR_DRIVER_NOT_LOADED
             | pynvml.NVML_ERROR_NOT_FOUND
         ):
-            return Reason("no_device", said, "install the NVIDIA driver on a machine with a GPU")
+            return Reason("no_device", cause, "install the NVIDIA driver on a machine with a GPU")
         case pynvml.NVML_ERROR_NO_PERMISSION:
-            return Reason("no_permission", said, "give this user access to /dev/nvidia*")
+            return Reason("no_permission", cause, "give this user access to /dev/nvidia*")
         case pynvml.NVML_ERROR_GPU_IS_LOST | pynvml.NVML_ERROR_RESET_REQUIRED:
             remedy = "look for Xid errors in the kernel's log and reset the GPU"
-            return Reason("failed", said, remedy)
+            return Reason("failed", cause, remedy)
         case pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-            return unsupported(said, "restart after the driver's update")
+            return unsupported(cause, "restart after the driver's update")
         case _:
-            return unsupported(said, "check that GPU and driver have this sensor")
+            return unsupported(cause, "check that GPU and driver have this sensor")
 
 
 def _describe(handle: Any) -> GpuInfo:
@@ -154,18 +154,18 @@ def describe_gpus() -> dict[str, Any]:
     it is empty. ``no_nvml``: why NVML is unavailable.
     """
     try:
-        gpus, source, silent = list_gpus(), "NVML", None
+        gpus, source, nvml_error = list_gpus(), "NVML", None
     except SensorUnavailableError as unavailable:
         device = cuda_device()
         gpus = [device] if device else []
-        source, silent = "CUDA driver API", str(unavailable)
+        source, nvml_error = "CUDA driver API", str(unavailable)
     used = gpu_in_use(gpus)
     return {
         "gpus": [dataclasses.asdict(gpu) for gpu in used_first(gpus, used)],
         "gpu_in_use": used,
         "gpu_source": source if gpus else None,
-        "no_gpu": None if gpus else silent,
-        "no_nvml": silent,
+        "no_gpu": None if gpus else nvml_error,
+        "no_nvml": nvml_error,
     }
 
 

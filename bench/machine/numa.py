@@ -37,14 +37,14 @@ class Topology:
 
     def nodes(self) -> dict[int, set[int]]:
         """Return the processors of each node; empty if the kernel names no nodes."""
-        found = {}
+        cores_by_node = {}
         for folder in (self.sys / "devices/system/node").glob("node[0-9]*"):
             try:
                 cores = parse_cpulist((folder / "cpulist").read_text())
-                found[int(folder.name.removeprefix("node"))] = cores
+                cores_by_node[int(folder.name.removeprefix("node"))] = cores
             except (OSError, ValueError):  # an unreadable list must not fail a case
                 continue
-        return dict(sorted(found.items()))
+        return dict(sorted(cores_by_node.items()))
 
     def node_of_pci(self, address: str) -> int | None:
         """Return the node of the device at a PCI address (``0000:65:00.0``); ``None``: unknown."""
@@ -103,10 +103,12 @@ def _node_for(
     """Return the node to bind to, or why there is none."""
     nodes = topology.nodes()
     if numa == "none" or len(nodes) < 2:
-        why = "the plan says numa = none" if numa == "none" else "the machine has one NUMA node"
-        return unsupported(f"not bound: {why}")
+        explanation = (
+            "the plan says numa = none" if numa == "none" else "the machine has one NUMA node"
+        )
+        return unsupported(f"not bound: {explanation}")
     if device.type != "cuda":
-        return Reason("no_device", "not bound: the case runs on the host, no GPU to be near to")
+        return Reason("no_device", "not bound: the case runs on the host")
     try:
         address = call_runtime("cudaDeviceGetPCIBusId", 16, device.index or 0)
     except CudaCallError as error:
@@ -114,8 +116,8 @@ def _node_for(
     # The bindings return their whole buffer: ignore the padding after the terminator.
     node = topology.node_of_pci(address.split(b"\0")[0].decode())
     if node is None or node not in nodes:
-        return unsupported("not bound: the kernel does not say which node the GPU hangs on")
+        return unsupported("not bound: the kernel hides the GPU's node")
     if not nodes[node] & allowed:
         cause = f"not bound: no core of node {node} may be used"
-        return Reason("no_permission", cause, "widen the set")
+        return Reason("no_permission", cause, "let the process use more cores")
     return node

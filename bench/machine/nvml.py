@@ -23,14 +23,14 @@ _REMEDY = "pip uninstall pynvml; pip install --force-reinstall nvidia-ml-py"
 @functools.cache
 def _bindings() -> Any:
     try:
-        found = importlib.import_module("pynvml")
+        module = importlib.import_module("pynvml")
     except Exception as error:  # any package may have that name
-        what = f"pynvml cannot be imported ({words_of(error)})"
-        raise SensorUnavailableError(Reason("not_installed", what, _REMEDY)) from error
-    if _SINCE not in vars(found):
-        what = f"{found.__file__} is not nvidia-ml-py, or an old one: another package hides it"
-        raise SensorUnavailableError(Reason("not_installed", what, _REMEDY))
-    return found
+        cause = f"pynvml cannot be imported ({words_of(error)})"
+        raise SensorUnavailableError(Reason("not_installed", cause, _REMEDY)) from error
+    if _SINCE not in vars(module):
+        cause = f"{module.__file__} is not nvidia-ml-py, or an old one: another package hides it"
+        raise SensorUnavailableError(Reason("not_installed", cause, _REMEDY))
+    return module
 
 
 def __getattr__(name: str) -> Any:

@@ -69,33 +69,33 @@ class AroundStep(ABC):
         """
 
 
-def opened(words: str, kind: type[T]) -> T:
+def opened(spec: str, kind: type[T]) -> T:
     """Build the object that the words name, ``module:Class key=value …``.
 
     Raises:
         ValueError: the class or parameter is missing, or the value is invalid.
     """
-    name, *given = words.split() or [""]
-    found: Any = class_named(name, kind)
-    known = {field.name: str(field.type) for field in fields(found)}
+    name, *settings = spec.split() or [""]
+    cls: Any = class_named(name, kind)
+    types = {field.name: str(field.type) for field in fields(cls)}
     values: dict[str, Any] = {}
-    for one in given:
-        key, equals, value = one.partition("=")
-        if key not in known or not equals:
-            hint = nearest(key, known) or f" (known: {', '.join(known) or 'none'})"
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if key not in types or not equals:
+            hint = nearest(key, types) or f" (known: {', '.join(types) or 'none'})"
             raise ValueError(f"{name}: no parameter {key!r}{hint}")
         try:
-            values[key] = _READ[known[key]](value)
+            values[key] = _READ[types[key]](value)
         except (KeyError, ValueError):
-            raise ValueError(f"{name}: {key} = {value!r} is no {known[key]}") from None
-    made: T = found(**values)
+            raise ValueError(f"{name}: {key} = {value!r} is not of type {types[key]}") from None
+    made: T = cls(**values)
     return made
 
 
-def short_name(words: str) -> str:
+def short_name(spec: str) -> str:
     """Return the words without the module: ``Class key=value …``."""
-    name, *given = words.split() or [""]
-    return " ".join([name.rpartition(":")[2], *given])
+    name, *settings = spec.split() or [""]
+    return " ".join([name.rpartition(":")[2], *settings])
 
 
 def class_named(name: str, kind: type[T]) -> type[T]:
@@ -105,19 +105,19 @@ def class_named(name: str, kind: type[T]) -> type[T]:
         ValueError: it is missing, or no such subclass.
     """
     module, _, class_name = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # for a console script, sys.path starts elsewhere
-        sys.path.insert(0, here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # for a console script, sys.path starts elsewhere
+        sys.path.insert(0, folder)
     try:
-        found: Any = getattr(importlib.import_module(module), class_name)
+        cls: Any = getattr(importlib.import_module(module), class_name)
     except Exception as error:  # a user's module may raise anything
         raise ValueError(
-            f"{name!r} is no class, module:Class, of the current folder or PYTHONPATH"
+            f"{name!r} cannot be imported as module:Class from the current folder or PYTHONPATH"
             f" ({words_of(error)})"
         ) from error
-    if not (isinstance(found, type) and issubclass(found, kind)):
-        raise ValueError(f"{name!r} is no class of {kind.__name__}")
-    return found
+    if not (isinstance(cls, type) and issubclass(cls, kind)):
+        raise ValueError(f"{name!r} is not a subclass of {kind.__name__}")
+    return cls
 
 
 def own_model(name: str) -> type[nn.Module]:
@@ -133,16 +133,16 @@ def own_model(name: str) -> type[nn.Module]:
     from torch import nn
 
     try:
-        found: type[nn.Module] = class_named(name, nn.Module)
-        signature = inspect.signature(found)
-        more = {RELATIONS: 1} if RELATIONS in signature.parameters else {}
-        signature.bind(*MODEL_ARGUMENTS, **more)
+        cls: type[nn.Module] = class_named(name, nn.Module)
+        signature = inspect.signature(cls)
+        extra = {RELATIONS: 1} if RELATIONS in signature.parameters else {}
+        signature.bind(*MODEL_ARGUMENTS, **extra)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"model {name!r} is no MyGNN({', '.join(MODEL_ARGUMENTS)}) in a module of the current"
             f" folder or PYTHONPATH ({error})"
         ) from error
-    return found
+    return cls
 
 
 def is_relational(model: str) -> bool:

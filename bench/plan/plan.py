@@ -81,39 +81,38 @@ class Measure(_Table):
     """How each case is measured."""
 
     repeats: Repeats | Annotated[list[Repeats], Field(min_length=2, max_length=2)] = [3, 10]
-    """Processes for each series: exactly 6, or [3, 10] for 3 and more, up to 10, until the epoch is
-    precise or budget_s is spent."""
+    """Number of processes for each series: 6, or [3, 10] for at least 3, up to 10 until the epoch
+    is precise or budget_s is spent."""
     precision: Annotated[float, Field(gt=0, le=1)] = 0.03
-    """Half-width that the 95 % interval of an epoch has to reach, as a share of it; judged from six
-    repeats on."""
+    """Largest half-width of the 95 % confidence interval of an epoch, as a share of it; this is
+    judged from six repeats on."""
     budget_s: Annotated[float, Field(ge=0)] = 0
-    """Seconds that cases may take beyond the least repeats, which are measured however long they
-    take (0: no limit). --budget SECONDS bounds the whole run instead."""
+    """Seconds for cases after the least repeats, which always complete (0: no limit). --budget
+    SECONDS limits the whole run instead."""
     warmup_epochs: FromNought = 1
     """Epochs that are run and dropped before the measured ones."""
     epochs: FromOne = 2
     """Measured epochs of each case."""
     sampling: Literal["live", "gpu", "uva"] = "live"
-    """Where an epoch gets its minibatches, which are its own. live: the CPU draws them. gpu: the
-    GPU draws them (as live without a GPU). uva: the GPU draws them and reads the graph in host
-    memory, over the same link as the rows."""
+    """What draws the minibatches; each epoch has its own. live: the CPU. gpu: the GPU (without a
+    GPU, the CPU). uva: the GPU, which reads the graph in host memory over the link of the rows."""
     sampler_workers: FromNought = 0
-    """Threads of each rank that draw minibatches ahead of the loop, at most two each, as a
-    DataLoader's workers do. Each takes one of the case's cores. The stage sample is then the wait
-    for a minibatch. 0: the loop draws on every core; a GPU draws ahead by itself."""
+    """Threads of each rank that prefetch minibatches, at most two each, like the workers of a
+    DataLoader. Each takes one of the case's cores, and the stage sample is then the wait for a
+    minibatch. 0: the loop draws on every core. A GPU always draws ahead."""
     step: OneOrMore[Step] = "issued"
-    """How the GPU is given a training step; a list expands to one workload each. issued: operation
-    by operation. captured: once, in a CUDA graph that each minibatch replays, filled up to the size
-    of the largest; GraphSAGE on one GPU."""
+    """How the GPU receives a training step; a list makes a workload of each. issued: operation by
+    operation. captured: as a CUDA graph that each minibatch replays, padded to the size of the
+    largest (GraphSAGE on one GPU)."""
     count_batches: FromNought = 0
-    """Minibatches, evenly spread over an epoch, that are counted for the bytes and requests of all
-    (0: each is counted). Each is counted, too, where steps are captured, a workload has a sampler
-    of its own, or a path reads a disk."""
+    """Number of minibatches, evenly spread over an epoch, from which the bytes and requests of all
+    are estimated (0: all are counted). All are counted, too, if steps are captured, a workload has
+    a sampler of its own, or a path reads a disk."""
     eval_batches: FromNought = 0
     """Minibatches of test nodes that score the trained model at the end (0: none)."""
     eval_every_epoch: bool = False
-    """Train on from epoch to epoch, and score the model after each measured one, outside the clock,
-    for accuracy over time; not with together. A GPU's energy is then not measured."""
+    """Keep the model from epoch to epoch, and score it after each measured one, outside the
+    measured time: this gives accuracy over time. It excludes together and the GPU's energy."""
     timeout_s: Annotated[float, Field(gt=0, le=LONGEST_S)] = 3600
     """Seconds after which a case fails."""
     threads: FromNought = 0
@@ -121,17 +120,16 @@ class Measure(_Table):
     numa: Literal["gpu", "none"] = "gpu"
     """gpu: bind threads and memory to the GPU's NUMA node. none: leave them unbound."""
     together: bool = False
-    """One process a repeat trains all paths of a workload in turn, one epoch each in shuffled
-    blocks; ratios are paired within blocks. Neighbours in a block have different minibatches, and
-    over a repeat each path has them all: epochs is 2 or more. Each case keeps a process of its own
-    if its path reads a disk, uses MPS or takes all the room, and with several ranks or a memory
+    """Train all paths of a workload in one process for each repeat, in shuffled blocks of one epoch
+    each; ratios are paired within blocks. Neighbours in a block have different minibatches, and
+    each path has all of them during a repeat, so epochs is 2 or more. A case keeps its own process
+    if its path reads a disk, uses MPS or takes all the room, or if it has several ranks or a memory
     limit."""
     energy: bool = True
-    """On a GPU, add epochs until its energy counter has the 10 s that it needs. false: no energy is
-    measured, and cases may take half as long."""
+    """On a GPU, add epochs until its energy counter has run for the 10 s that it needs. false:
+    energy is not measured, and cases may take half as long."""
     peak: bool = False
-    """Count the memory that a step takes at its most, in one step of the first repeat after all
-    that is timed."""
+    """Measure the peak memory of one step of the first repeat, after all timed epochs."""
 
     @model_validator(mode="after")
     def _fit_together(self) -> Measure:
@@ -139,13 +137,13 @@ class Measure(_Table):
             raise ValueError("repeats = [LEAST, MOST]: the smaller number comes first")
         if self.eval_every_epoch and (self.together or not self.eval_batches):
             raise ValueError(
-                "eval_every_epoch scores eval_batches minibatches after each epoch of one path:"
-                " say eval_batches, and leave together out"
+                "eval_every_epoch scores the model after each epoch of one path: set eval_batches,"
+                " and leave together out"
             )
         if self.together and self.epochs < 2:
             raise ValueError(
-                "together: of two paths with the minibatches of one epoch the second finds rows in"
-                " the CPU's caches: say epochs = 2 or more"
+                "together needs epochs = 2 or more: in a single epoch the second of two paths would"
+                " find its rows in the CPU's caches"
             )
         if (epochs := self.warmup_epochs + self.epochs) * SHORTEST_EPOCH_S > self.timeout_s:
             raise ValueError(
@@ -178,15 +176,15 @@ class WorkloadTable(_Table):
     scale: OneOrMore[Share] = 1.0
     """Share of a generated graph's full size."""
     fit: bool = False
-    """Halve each scale until the machine has room: twice the table and the graph in host memory,
-    the graph on the disk."""
+    """Halve each scale until twice the table and the graph fit into host memory, and the graph onto
+    the disk."""
     model: OneOrMore[str] = "sage"
     """sage, gat, mlp (ignores edges), or a class of your own: "my_module:MyGNN". bench/neighbours
-    has some that know the kinds of edges."""
+    has some that use the kinds of edges."""
     hidden: OneOrMore[Width] = 16
     """Width of the hidden layers; for gat, of each head."""
     fanouts: list[list[int]] = [[25, 10]]
-    """Neighbours drawn of each node, layer by layer from the seed nodes outwards; one list or
+    """Neighbours drawn for each node, layer by layer from the seed nodes outwards; one list or
     several."""
     batch_size: OneOrMore[FromOne] = 1000
     """Seed nodes of a minibatch."""
@@ -200,30 +198,30 @@ class WorkloadTable(_Table):
     """With several GPUs, strong splits each minibatch of batch_size seeds over them, and weak gives
     each of them batch_size seeds, so an epoch has fewer steps."""
     sampler: OneOrMore[str] = ""
-    """Sampler that draws the minibatches on the CPU in place of ours: "module:Class key=value".
+    """Sampler that draws the minibatches on the CPU instead of ours: "module:Class key=value".
     bench/neighbours has some."""
     around_step: OneOrMore[str] = ""
-    """What is put around forward and backward pass of each training step:
+    """Context around the forward and backward pass of each training step:
     "module:Class key=value". bench/neighbours has some."""
 
     @field_validator("fanouts", mode="before", json_schema_input_type=list[int] | list[list[int]])
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
-        one = isinstance(value, list) and value and not isinstance(value[0], list)
-        many = [value] if one else value
-        if not isinstance(many, list) or not many or not all(map(_are_fanouts, many)):
+        is_single = isinstance(value, list) and value and not isinstance(value[0], list)
+        lists = [value] if is_single else value
+        if not isinstance(lists, list) or not lists or not all(map(_are_fanouts, lists)):
             raise ValueError("fan-outs are whole numbers above 0, one a layer, such as [25, 10]")
-        return many
+        return lists
 
     @field_validator("model", "sampler", "around_step")
     @classmethod
     def _known(cls, value: Any, info: Any) -> Any:
-        for one in _as_list(value):
-            if info.field_name in _DOORS and one:
-                opened(one, _DOORS[info.field_name])
-            elif info.field_name == "model" and one not in MODELS and ":" not in one:
-                known = nearest_or_all(one, [*MODELS, "my_module:MyGNN"])
-                raise ValueError(f"unknown model {one!r}{known}")
+        for name in _as_list(value):
+            if info.field_name in _DOORS and name:
+                opened(name, _DOORS[info.field_name])
+            elif info.field_name == "model" and name not in MODELS and ":" not in name:
+                hint = nearest_or_all(name, [*MODELS, "my_module:MyGNN"])
+                raise ValueError(f"unknown model {name!r}{hint}")
         return value
 
     @property
@@ -247,14 +245,13 @@ class StrategyTable(BaseModel):
 
     name: str
     """A name of `gatherbench list strategies`, which also lists its parameters; or "*" for every
-    strategy of ours that the plan does not name, with default parameters. "*" leaves out paths that
-    read a file. Required."""
+    other built-in strategy with its default parameters, except paths that read a file. Required."""
 
     @model_validator(mode="after")
     def _something(self) -> StrategyTable:
         for value in (self.model_extra or {}).values():
-            if value == [] or any(isinstance(one, bool) for one in _as_list(value)):
-                raise ValueError("an empty list, true and false are no values here")
+            if value == [] or any(isinstance(item, bool) for item in _as_list(value)):
+                raise ValueError("a parameter cannot be an empty list, true or false")
         return self
 
     @property
@@ -274,9 +271,9 @@ class Plan(_Table):
     description: str = ""
     """Purpose of the plan."""
     minutes: Annotated[float, Field(ge=0)] = 0
-    """Minutes that it took on an idle machine, to be told first (0: not known)."""
+    """Minutes that it took on an idle machine, printed at the start (0: unknown)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device to measure on; auto takes a GPU where there is one."""
+    """Device to measure on; auto: a GPU if there is one."""
     profile: str = ""
     """Profile of the machine to predict epochs for: a shipped name or a .toml file (default: this
     GPU's calibration; without a GPU, the paper's machine)."""
@@ -311,9 +308,9 @@ class Plan(_Table):
 
     @model_validator(mode="after")
     def _can_end(self) -> Plan:
-        workloads, repeats = sum(one.count for one in self.workload), self.measure.min_repeats
+        workloads, repeats = sum(table.count for table in self.workload), self.measure.min_repeats
         workloads *= len(self.measure.steps)
-        strategies = sum(one.count for one in self.strategy)
+        strategies = sum(table.count for table in self.strategy)
         if (count := workloads * strategies * repeats) > MOST_CASES:
             raise ValueError(
                 f"{count:,} cases ({workloads:,} workloads, {strategies:,} strategies, {repeats:,}"
@@ -351,12 +348,12 @@ class Plan(_Table):
             order = list(chosen.values())
             rng.shuffle(order)
             if repeat == 0:
-                order.sort(key=lambda one: one.strategy.role != "baseline")
+                order.sort(key=lambda choice: choice.strategy.role != "baseline")
             cases += [
-                Case(workload, one.strategy.name, one.strategy.variant, one.params, repeat)
-                for one in order
+                Case(workload, choice.strategy.name, choice.strategy.variant, choice.params, repeat)
+                for choice in order
                 for workload in workloads
-                if not one.other or one.suits
+                if not choice.from_wildcard or choice.suits
             ]
         return _one_file_each(cases)
 
@@ -368,15 +365,15 @@ class Plan(_Table):
         others = [strategy.name for strategy in STRATEGIES if strategy.name not in named]
         chosen = {}
         for table in self.strategy:
-            other = table.name == EVERY_OTHER
+            from_wildcard = table.name == EVERY_OTHER
             for name, params in itertools.product(
-                others if other else [table.name], table.expand()
+                others if from_wildcard else [table.name], table.expand()
             ):
                 try:
                     strategy = build(name, params)
                 except (ValueError, TypeError, KeyError) as error:
                     raise PlanError(f"plan {self.name}: strategy: {_words(error)}") from error
-                chosen[name, strategy.variant] = _Chosen(strategy, params, other)
+                chosen[name, strategy.variant] = _Chosen(strategy, params, from_wildcard)
         return chosen
 
 
@@ -385,7 +382,7 @@ class _Chosen(NamedTuple):
 
     strategy: Strategy
     params: dict[str, Any]
-    other: bool
+    from_wildcard: bool
 
     @property
     def suits(self) -> bool:
@@ -445,7 +442,7 @@ def _one_file_each(cases: list[Case]) -> list[Case]:
     """Return the cases after checking that their files' names differ."""
     ids = Counter(case.id for case in cases)
     if twice := [name for name, count in ids.items() if count > 1]:
-        raise PlanError(f"two cases have the name {twice[0]}: give their parameters other words")
+        raise PlanError(f"two cases have the name {twice[0]}: give their parameters other values")
     return cases
 
 
@@ -490,15 +487,14 @@ def _refuse(workload: Workload, measure: Measure) -> None:
         workload.model != "sage" or workload.gpus > 1 or workload.around_step
     ):
         raise ValueError(
-            'step = "captured" is there for model = "sage" on one GPU so far, with nothing around'
-            " a step"
+            'step = "captured" works for model = "sage" on one GPU, without around_step'
         )
     if workload.sampler:
-        own: Any = opened(workload.sampler, _DOORS["sampler"])
+        sampler: Any = opened(workload.sampler, _DOORS["sampler"])
         if measure.sampling in GPU_SAMPLING:
-            raise ValueError(f'{workload.sampler} draws on the CPU: take sampling = "live"')
-        if own.in_order and measure.sampler_workers > 1:
-            raise ValueError(f"{workload.sampler} draws in order: sampler_workers is 0 or 1")
+            raise ValueError(f'{workload.sampler} draws on the CPU: set sampling = "live"')
+        if sampler.in_order and measure.sampler_workers > 1:
+            raise ValueError(f"{workload.sampler} draws in order: set sampler_workers to 0 or 1")
     if workload.step_seeds < workload.gpus:
         raise ValueError(
             f"batch_size = {workload.batch_size} leaves no seed node for some of"

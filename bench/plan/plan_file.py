@@ -64,8 +64,8 @@ def load_plan(name_or_path: str) -> Plan:
         path = PLANS_FOLDER / f"{name_or_path}.toml"
         if not path.is_file():
             hint = nearest_or_all(name_or_path, plan_names())
-            own = "for a plan of your own give a path that ends in .toml"
-            raise PlanError(f"no plan is called {name_or_path!r}{hint}; {own}")
+            advice = "for a plan of your own give a path that ends in .toml"
+            raise PlanError(f"no plan is called {name_or_path!r}{hint}; {advice}")
     try:
         text = tomllib.loads(read_text(path))
     except FileNotFoundError:
@@ -83,13 +83,13 @@ def load_plan(name_or_path: str) -> Plan:
         problems = "\n  ".join(_explain(e) for e in error.errors() if not _of_the_other(e))
         raise PlanError(f"{path.name}:\n  {problems}") from None
     # The registry takes seconds, as it loads torch. A strategy's file has its name.
-    known = {file.stem for file in STRATEGIES_FOLDER.glob("[a-z]*.py")}
-    known |= set(importlib.metadata.entry_points(group="gatherbench.strategies").names)
-    for number, one in enumerate(table.name for table in plan.strategy):
-        if one not in {EVERY_OTHER, *known}:
-            hint = nearest(one, known) or "; `gatherbench list strategies` has the names"
+    strategies = {file.stem for file in STRATEGIES_FOLDER.glob("[a-z]*.py")}
+    strategies |= set(importlib.metadata.entry_points(group="gatherbench.strategies").names)
+    for number, strategy in enumerate(table.name for table in plan.strategy):
+        if strategy not in {EVERY_OTHER, *strategies}:
+            hint = nearest(strategy, strategies) or "; `gatherbench list strategies` has the names"
             raise PlanError(
-                f"{path.name}:\n  strategy[{number}]: no strategy is called {one!r}{hint}"
+                f"{path.name}:\n  strategy[{number}]: no strategy is called {strategy!r}{hint}"
             )
     return plan
 
@@ -118,27 +118,27 @@ def _named(error: Any) -> int:
 
 def _explain(error: Any) -> str:
     """Format one pydantic error: ``workload[0].modle: unknown key; did you mean 'model'?``."""
-    where = ""
+    key_path = ""
     table: type[BaseModel] = Plan
     for depth, part in enumerate(error["loc"]):
         if isinstance(part, int):
-            where += f"[{part}]"
+            key_path += f"[{part}]"
             continue
         if depth >= _named(error):
             continue
-        where += f".{part}" if where else str(part)
+        key_path += f".{part}" if key_path else str(part)
         table = TABLES.get(part, table)
     if error["type"] == "extra_forbidden":
         key = error["loc"][-1]
-        for name, other in TABLES.items():
-            if other is not table and key in other.model_fields:
+        for name, other_table in TABLES.items():
+            if other_table is not table and key in other_table.model_fields:
                 brackets = "[{}]" if name == "measure" else "[[{}]]"
-                return f"{where}: {key!r} is a key of {brackets.format(name)}: write it there"
-        return f"{where}: unknown key{nearest_or_all(key, table.model_fields)}"
+                return f"{key_path}: {key!r} is a key of {brackets.format(name)}: write it there"
+        return f"{key_path}: unknown key{nearest_or_all(key, table.model_fields)}"
     if error["type"] == "list_type" and isinstance(error["input"], dict):
-        return f"{where}: there may be several: write [[{where}]], in two brackets"
+        return f"{key_path}: this is a list of tables: write [[{key_path}]], in two brackets"
     if error["type"] == "too_short" and not error["input"]:
-        return f"{where}: an empty list leaves nothing to measure"
+        return f"{key_path}: an empty list leaves nothing to measure"
     if error["type"] in _WANTED:
-        return f"{where}: must be {_WANTED[error['type']]}, not {error['input']!r}"
-    return f"{where or 'plan'}: {error['msg'].removeprefix('Value error, ')}"
+        return f"{key_path}: must be {_WANTED[error['type']]}, not {error['input']!r}"
+    return f"{key_path or 'plan'}: {error['msg'].removeprefix('Value error, ')}"

@@ -63,8 +63,8 @@ class Workload:
         """The name of the minibatches: workloads that differ only in the model share it."""
         fan = "x".join(str(f) for f in self.fanouts)
         fields = self._fields()
-        for other in ("model", "hidden", "around_step", "step"):
-            fields.pop(other, None)
+        for name in ("model", "hidden", "around_step", "step"):
+            fields.pop(name, None)
         return self._named(f"f{fan}", "", fields)
 
     @property
@@ -78,11 +78,11 @@ class Workload:
         step += "" if self.step == "issued" else f"-{self.step}"
         return self._named(model, step, self._fields())
 
-    def _named(self, what: str, step: str, fields: dict[str, Any]) -> str:
+    def _named(self, model: str, step: str, fields: dict[str, Any]) -> str:
         scale = "" if self.scale == 1.0 else f"@{self.scale:g}"
         ranks = "" if self.gpus == 1 else f"-x{self.gpus}{self.scaling[0]}"
         drawn = f"-{_class_of(self.sampler)}" if self.sampler else ""
-        name = f"{self.dataset}{scale}-{what}-b{self.batch_size}{ranks}{drawn}{step}"
+        name = f"{self.dataset}{scale}-{model}-b{self.batch_size}{ranks}{drawn}{step}"
         return f"{name[:_LONGEST]}-{_digest(json.dumps(fields, sort_keys=True))}"
 
     def _fields(self) -> dict[str, Any]:
@@ -101,26 +101,26 @@ def workload_name(fields: Mapping[str, Any]) -> str:
     if fields["model"] == GRAPHLESS:
         many, rows = fields["max_batches"], fields["batch_size"]
         return f"{fields['dataset']} ({many} minibatches of {rows})"
-    usual, words = Workload(fields["dataset"]), []
+    usual, details = Workload(fields["dataset"]), []
     if tuple(fields["fanouts"]) != usual.fanouts:
-        words.append("fan-outs " + ",".join(map(str, fields["fanouts"])))
+        details.append("fan-outs " + ",".join(map(str, fields["fanouts"])))
     if fields["hidden"] != usual.hidden:
-        words.append(f"hidden {fields['hidden']}")
+        details.append(f"hidden {fields['hidden']}")
     if fields["batch_size"] != usual.batch_size:
-        words.append(f"batch {fields['batch_size']}")
+        details.append(f"batch {fields['batch_size']}")
     if fields["max_batches"]:
-        words.append(f"{fields['max_batches']} minibatches")
+        details.append(f"{fields['max_batches']} minibatches")
     if (ranks := ranks_of(fields)) > 1:
-        words.append(f"{ranks_in_words(ranks)}, {fields['scaling']} scaling")
-    for door, what in (("sampler", "sampler"), ("around_step", "around steps")):
+        details.append(f"{ranks_in_words(ranks)}, {fields['scaling']} scaling")
+    for door, label in (("sampler", "sampler"), ("around_step", "around steps")):
         if fields.get(door):
-            words.append(f"{what}: {short_name(fields[door])}")
+            details.append(f"{label}: {short_name(fields[door])}")
     if (step := fields.get("step", "issued")) != "issued":
-        words.append(f"{step} step")
+        details.append(f"{step} step")
     scale = "" if fields["scale"] == usual.scale else f"@{fields['scale']:g}"
     model = fields["model"]
     name = f"{fields['dataset']}{scale} {MODELS.get(model) or short_name(model)}"
-    return f"{name} ({'; '.join(words)})" if words else name
+    return f"{name} ({'; '.join(details)})" if details else name
 
 
 def ranks_of(fields: Mapping[str, Any]) -> int:
@@ -168,16 +168,16 @@ class Case:
 
 def case_id(workload: str, strategy: str, variant: str, repeat: int) -> str:
     """Return :attr:`Case.id` from a row's fields, as a plain file name even for a foreign plan."""
-    words = re.sub(r"[^A-Za-z0-9]+", "-", variant)
-    name = f"{workload}.{strategy}.{words}.r{repeat}"
+    variant_part = re.sub(r"[^A-Za-z0-9]+", "-", variant)
+    name = f"{workload}.{strategy}.{variant_part}.r{repeat}"
     if len(name) > _LONGEST:
         name = f"{name[:_LONGEST]}.{_digest(name)}"
     return re.sub(r"[^\w@.+-]", "-", name, flags=re.ASCII)
 
 
-def _class_of(words: str) -> str:
+def _class_of(spec: str) -> str:
     """Return the class that the words of a door name, as a part of a file's name."""
-    return re.sub(r"\W+", "-", short_name(words).partition(" ")[0], flags=re.ASCII)
+    return re.sub(r"\W+", "-", short_name(spec).partition(" ")[0], flags=re.ASCII)
 
 
 def _digest(text: str) -> str:

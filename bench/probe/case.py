@@ -83,8 +83,8 @@ def case(
     """Register a function as a case, under its name or under ``name``; see :class:`Case`."""
 
     def keep(run: Run) -> Run:
-        own = name or run.__name__
-        _CASES[own] = Case(own, unit, what, needs, scope, points, run)
+        case_name = name or run.__name__
+        _CASES[case_name] = Case(case_name, unit, what, needs, scope, points, run)
         return run
 
     return keep
@@ -101,7 +101,7 @@ def _gpu() -> Reason | None:
     if torch.cuda.is_available():
         return None
     cause = f"torch {torch.__version__} sees no CUDA GPU"
-    return Reason("no_device", cause, "a GPU with a driver that serves this build of torch")
+    return Reason("no_device", cause, "use a GPU whose driver supports this build of torch")
 
 
 def _compiler() -> Reason | None:
@@ -110,8 +110,8 @@ def _compiler() -> Reason | None:
             return None
     except ImportError:  # no package "cuda"
         pass
-    why = "no NVRTC (cuda-core): kernels cannot be compiled on this machine"
-    return Reason("not_installed", why, HOW_TO_INSTALL)
+    cause = "no NVRTC (cuda-core): kernels cannot be compiled on this machine"
+    return Reason("not_installed", cause, HOW_TO_INSTALL)
 
 
 def _managed() -> Reason | None:
@@ -120,7 +120,7 @@ def _managed() -> Reason | None:
 
 
 def _ncu() -> Reason | None:
-    return None if ncu_program() else unsupported("ncu is not there", "install Nsight Compute")
+    return None if ncu_program() else unsupported("ncu is not installed", "install Nsight Compute")
 
 
 def ncu_program() -> str | None:

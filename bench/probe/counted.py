@@ -61,14 +61,14 @@ def parse(text: str, counter: str) -> list[float | None]:
     """Read a counter's value of each launch from ``ncu --csv``; ``None`` where it has no value."""
     lines = text.splitlines()
     head = next((k for k, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
-    found: list[float | None] = []
+    values: list[float | None] = []
     for row in csv.DictReader(lines[head:]):
         if row.get("Metric Name") == counter:
             try:
-                found.append(float((row["Metric Value"] or "").replace(",", "")))
+                values.append(float((row["Metric Value"] or "").replace(",", "")))
             except ValueError:  # "n/a": this GPU has no such counter
-                found.append(None)
-    return found
+                values.append(None)
+    return values
 
 
 def counts(counter: str) -> dict[tuple[str, int], float | None]:
@@ -82,20 +82,20 @@ def counts(counter: str) -> dict[tuple[str, int], float | None]:
     command += [sys.executable, "-m", "gatherbench.bench.probe.counted"]
     # Into a file: a program that ncu started may hold a pipe open after ncu ends.
     with tempfile.TemporaryFile("w+", errors="replace") as log:
-        late = ""
+        timeout = ""
         try:
             subprocess.run(
                 command, stdout=log, stderr=subprocess.STDOUT, timeout=_LIMIT_S, check=False
             )
         except subprocess.TimeoutExpired:
-            late = f"\nit took longer than {_LIMIT_S:.0f} s"
+            timeout = f"\nit took longer than {_LIMIT_S:.0f} s"
         log.seek(0)
-        text = log.read() + late
-    found = parse(text, counter)
-    if len(found) != len(launches()):
+        text = log.read() + timeout
+    values = parse(text, counter)
+    if len(values) != len(launches()):
         last = next((x for x in reversed(text.splitlines()) if x.strip()), "none")
         raise RefusedError(f"no_permission or unsupported: ncu's last words: {last}")
-    return dict(zip(launches(), found, strict=True))
+    return dict(zip(launches(), values, strict=True))
 
 
 def _points(name: str, rig: Rig, scope: Scope) -> list[Point]:

@@ -72,11 +72,11 @@ def examine() -> list[Finding]:
     """Check everything; something that is missing is a finding and raises no error."""
     gpus: list[GpuInfo] | Reason
     try:
-        gpus = used_first(found := list_gpus(), gpu_in_use(found))
+        gpus = used_first(listed := list_gpus(), gpu_in_use(listed))
     except SensorUnavailableError as unavailable:
         gpus = unavailable.reason
-    of_host = _host([] if isinstance(gpus, Reason) else gpus)
-    return [*_gpu(gpus), *of_host, *_cases(every_case().values()), *examine_meters()]
+    host_findings = _host([] if isinstance(gpus, Reason) else gpus)
+    return [*_gpu(gpus), *host_findings, *_cases(every_case().values()), *examine_meters()]
 
 
 def _judged(name: str, fine: bool, detail: str, lost: str, remedy: str) -> Finding:
@@ -84,13 +84,13 @@ def _judged(name: str, fine: bool, detail: str, lost: str, remedy: str) -> Findi
     return Finding(name, "ok", detail) if fine else Finding(name, "limited", detail, lost, remedy)
 
 
-def _missing(name: str, why: Reason, lost: str) -> Finding:
-    return Finding(name, "missing", why.cause, lost, why.remedy or "none is known")
+def _missing(name: str, reason: Reason, lost: str) -> Finding:
+    return Finding(name, "missing", reason.cause, lost, reason.remedy or "none is known")
 
 
 def _gpu(gpus: Sequence[GpuInfo] | Reason) -> Iterator[Finding]:
     if isinstance(gpus, Reason):
-        lost = "no transfer to a GPU is measured, no bytes over a link, no energy of a GPU"
+        lost = "transfers to a GPU, bytes over the link and energy of the GPU cannot be measured"
         yield _missing("GPU", gpus, lost)
         return
     gpu, several = gpus[0], f", the first of {len(gpus)}" * (len(gpus) > 1)
@@ -100,11 +100,11 @@ def _gpu(gpus: Sequence[GpuInfo] | Reason) -> Iterator[Finding]:
     served = f"driver {gpu.driver or 'unknown'}, CUDA up to {gpu.cuda_driver or 'unknown'}"
     yield _judged("Driver", not shortage, served, "kernels cannot be launched", shortage)
     # The generation drops while the GPU idles, so only the width is judged.
-    width, most = gpu.link_width_current, gpu.link_width_max
-    link = f"generation {gpu.link_gen_current} of {gpu.link_gen_max}, width x{width} of x{most}"
-    lost = "the link runs on a part of its lanes, and every transfer is slower"
-    remedy = "reseat the card or change the slot; lspci -vv on the host says LnkSta"
-    yield _judged("PCIe link", None not in (width, most) and width == most, link, lost, remedy)
+    width, lanes = gpu.link_width_current, gpu.link_width_max
+    link = f"generation {gpu.link_gen_current} of {gpu.link_gen_max}, width x{width} of x{lanes}"
+    lost = "the link uses only some of its lanes, so every transfer is slower"
+    remedy = "reseat the card or change the slot; lspci -vv on the host shows LnkSta"
+    yield _judged("PCIe link", None not in (width, lanes) and width == lanes, link, lost, remedy)
 
 
 def _host(gpus: Sequence[GpuInfo]) -> Iterator[Finding]:
@@ -115,7 +115,10 @@ def _host(gpus: Sequence[GpuInfo]) -> Iterator[Finding]:
     fine = pages in ("always", "madvise")
     yield _judged("Huge pages", fine, f"transparent: {pages}", lost, remedy)
 
-    free, limit = psutil.virtual_memory().available, memory["container_limit"] or memory["total"]
+    free, limit = (
+        psutil.virtual_memory().available,
+        memory["container_limit"] or memory["total"],
+    )
     detail = f"{_size(free)} of {_size(memory['total'])} free"
     if limit < memory["total"]:
         detail += f", the container is limited to {_size(limit)}"
@@ -124,12 +127,12 @@ def _host(gpus: Sequence[GpuInfo]) -> Iterator[Finding]:
     yield _judged("Memory", min(free, limit) >= 8 * GIB, detail, lost, remedy)
 
     graphs = data_root().absolute()
-    there = next(folder for folder in (graphs, *graphs.parents) if folder.exists())
-    free, here = (shutil.disk_usage(folder).free for folder in (there, Path.cwd()))
-    detail = f"{_size(free)} free for graphs ({graphs}), {_size(here)} in the current folder, where"
+    data_disk = next(folder for folder in (graphs, *graphs.parents) if folder.exists())
+    free, free_here = (shutil.disk_usage(folder).free for folder in (data_disk, Path.cwd()))
+    detail = f"{_size(free)} free for graphs ({graphs}), {_size(free_here)} for results"
     remedy = "free space, or set GATHERBENCH_DATA to a folder on a larger disk"
     lost = "large graphs cannot be written"
-    yield _judged("Disk", free >= 10 * GIB, f"{detail} results go", lost, remedy)
+    yield _judged("Disk", free >= 10 * GIB, f"{detail} (current folder)", lost, remedy)
 
     engine, reason = open_engine("io_uring", 1)
     engine.close()
@@ -138,14 +141,14 @@ def _host(gpus: Sequence[GpuInfo]) -> Iterator[Finding]:
     yield _judged("Disk reads", not reason, reason or "io_uring", lost, remedy)
 
     nodes, numa = cpu["numa_nodes"] or 1, describe_numa([gpu.numa_node for gpu in gpus])
-    lost = "a table on the far node is read through the socket link and times scatter"
-    remedy = "numactl --cpunodebind=N --membind=N around gatherbench, with the GPU's node if any"
+    lost = "a table on another node is read over the link between sockets, and times are noisy"
+    remedy = "run numactl --cpunodebind=N --membind=N gatherbench …, with the GPU's node if any"
     detail = f"nodes: {nodes}; {numa['binding']}"
     yield _judged("NUMA", nodes == 1 or numa["bound"], detail, lost, remedy)
 
     governor = cpu["scaling_governor"]
     detail = f"governor: {governor or 'not visible (common in a VM)'}"
-    lost = "the clock ramps up and down: short epochs scatter"
+    lost = "the clock varies: times of short epochs are noisy"
     remedy = "cpupower frequency-set -g performance, as root"
     yield _judged("CPU clock", governor in (None, "performance"), detail, lost, remedy)
 
@@ -155,23 +158,25 @@ def _host(gpus: Sequence[GpuInfo]) -> Iterator[Finding]:
     yield _judged("Load", not load.busy, detail, lost, "end the other work, or wait for it")
 
     versions = library_versions()
-    there_are = (f"{name} {version}" for name, version in versions.items() if version)
-    yield Finding("Libraries", "ok", ", ".join(there_are))
+    installed = (f"{name} {version}" for name, version in versions.items() if version)
+    yield Finding("Libraries", "ok", ", ".join(installed))
     if not versions.get("ogb"):
-        why = Reason("not_installed", "not installed", installing("ogb"))
-        yield _missing("ogb (extra)", why, "ogbn-* graphs cannot be prepared")
+        absent = Reason("not_installed", "not installed", installing("ogb"))
+        yield _missing("ogb (extra)", absent, "ogbn-* graphs cannot be prepared")
 
 
 def _cases(cases: Collection[Case]) -> Iterator[Finding]:
     """Give the number of cases that can be measured, then each missing need with its cases."""
     names, reasons = defaultdict[str, list[str]](list), dict[str, Reason]()
-    for one in cases:
-        for need, reasons[need] in one.missing().items():
-            names[need].append(one.name)
-    count = len({one.name for one in cases}.difference(*names.values()))
+    for case in cases:
+        for need, reasons[need] in case.missing().items():
+            names[need].append(case.name)
+    count = len({case.name for case in cases}.difference(*names.values()))
     yield Finding("Probe", "ok", f"{count} cases can be measured (gatherbench probe --list)")
     for need, lacking in names.items():
-        yield _missing(f"Probe: {need}", reasons[need], f"not measured: {', '.join(lacking)}")
+        yield _missing(
+            f"Probe: {need}", reasons[need], f"these cases are skipped: {', '.join(lacking)}"
+        )
 
 
 def examine_meters() -> Iterator[Finding]:
@@ -180,8 +185,8 @@ def examine_meters() -> Iterator[Finding]:
         gpu = _gpu_under_test()
     except RuntimeError as error:  # CUDA's, if another program holds the GPU's memory
         cause = str(error).partition("\n")[0]
-        why = Reason("failed", cause, "nvidia-smi says who holds the GPU, if anyone")
-        yield _missing("CUDA", why, "nothing can be measured on the GPU")
+        reason = Reason("failed", cause, "nvidia-smi shows which programs use the GPU")
+        yield _missing("CUDA", reason, "nothing can be measured on the GPU")
         gpu = None
     for meter in open_meters(gpu=gpu):
         yield judge(meter)
@@ -193,15 +198,15 @@ def _gpu_under_test() -> GpuUnderTest | None:
         return None
     device = torch.cuda.current_device()
     uuids = uuids_of(device, str(torch.cuda.get_device_properties(device).uuid))
-    why: Reason | None = None
+    reason: Reason | None = None
     for source in SOURCES:
         try:
             source(NvmlDevice(uuids))
         except SensorUnavailableError as unavailable:
-            why = why or unavailable.reason
+            reason = reason or unavailable.reason
         else:
             return GpuUnderTest(uuids, SensorChoice(source.name, None))
-    return GpuUnderTest(uuids, SensorChoice(None, why))
+    return GpuUnderTest(uuids, SensorChoice(None, reason))
 
 
 def judge(meter: Meter) -> Finding:
@@ -210,18 +215,18 @@ def judge(meter: Meter) -> Finding:
         end = time.perf_counter() + WINDOW_S
         while time.perf_counter() < end:
             pass
-    there, absent = list[str](), defaultdict[Reason, list[str]](list)
+    measured, absent = list[str](), defaultdict[Reason, list[str]](list)
     for reading in recorder.readings:
         if reading.reason is None or reading.reason.kind == "too_short":  # longer windows have it
-            there.append(reading.metric)
+            measured.append(reading.metric)
         else:
             absent[reading.reason].append(reading.metric)
-    lines = [f"{', '.join(there)}: {meter.trust}"] if there else []
-    lines += [f"no {', '.join(metrics)}: {why.cause}" for why, metrics in absent.items()]
+    lines = [f"{', '.join(measured)}: {meter.trust}"] if measured else []
+    lines += [f"no {', '.join(metrics)}: {reason.cause}" for reason, metrics in absent.items()]
     if not absent:
         return Finding(f"Meter {meter.name}", "ok", "\n".join(lines))
-    remedies = "; ".join(dict.fromkeys(why.remedy or "none is known" for why in absent))
-    status: Literal["limited", "missing"] = "limited" if there else "missing"
+    remedies = "; ".join(dict.fromkeys(reason.remedy or "none is known" for reason in absent))
+    status: Literal["limited", "missing"] = "limited" if measured else "missing"
     return Finding(f"Meter {meter.name}", status, "\n".join(lines), meter.lost, remedies)
 
 

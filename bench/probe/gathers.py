@@ -96,16 +96,16 @@ def check(rig: Rig, memory: Memory, point: Point) -> None:
     width, stride = point.row_bytes, stride_of(point)
     rows = point.span_bytes // stride
     ids = draw(min(_CHECKED, rows), rows, rig.once(torch.Generator, rig.device))
-    wanted = memory.bytes[: rows * stride].view(rows, stride)[ids.cpu(), :width]
-    what = f"wrong rows of {width} B of {memory.kind} memory by {point.policy}, {point.order}"
+    expected = memory.bytes[: rows * stride].view(rows, stride)[ids.cpu(), :width]
+    message = f"wrong rows of {width} B of {memory.kind} memory by {point.policy}, {point.order}"
     try:
         rig.out[: len(ids) * width].zero_()
-        found = gathering(rig, memory.address, point, ids)().view(torch.uint8).cpu()
+        rows_read = gathering(rig, memory.address, point, ids)().view(torch.uint8).cpu()
     except (RuntimeError, ValueError) as error:
         torch.cuda.synchronize(rig.device)  # raises if CUDA's context is lost
-        raise WrongRowsError(f"{what}: {error}") from error
-    if not torch.equal(found.view(len(ids), width), wanted):
-        raise WrongRowsError(what)
+        raise WrongRowsError(f"{message}: {error}") from error
+    if not torch.equal(rows_read.view(len(ids), width), expected):
+        raise WrongRowsError(message)
 
 
 def gathering(rig: Rig, address: int, point: Point, ids: Tensor) -> Callable[[], Tensor]:
@@ -113,8 +113,8 @@ def gathering(rig: Rig, address: int, point: Point, ids: Tensor) -> Callable[[],
     width, stride = point.row_bytes, stride_of(point)
     rows = point.span_bytes // stride
     if point.policy not in POLICIES:
-        seen = seen_by_torch(address, (rows, width // 4), ids.device)
-        return functools.partial(rig.once(kernels, rig)[point.policy], seen, ids)
+        table_view = as_cuda_tensor(address, (rows, width // 4), ids.device)
+        return functools.partial(rig.once(kernels, rig)[point.policy], table_view, ids)
     order = read_order(ids, point.order)
     out = rig.out[: len(ids) * width].view(-1, width)
     item = min(4, width & -width)
@@ -150,12 +150,25 @@ def _policies(name: str, rig: Rig, scope: Scope) -> list[Point]:
 
 
 @case("B", "bytes of random rows of registered memory, read by the GPU", KERNEL, MINUTE, _own)
-@case("B", "the same by every policy, order and grid", KERNEL, NAMED, _policies, "gpu_policies")
+@case(
+    "B",
+    "bytes of the same rows, by every policy, order and grid",
+    KERNEL,
+    NAMED,
+    _policies,
+    "gpu_policies",
+)
 def gpu_gather(rig: Rig, point: Point) -> Observation:
     return measure(rig, rig.registered, point)
 
 
-@case("B", "the same of managed memory that stays on the host", MANAGED, MINUTE, _own)
+@case(
+    "B",
+    "bytes of random rows of managed memory on the host, read by the GPU",
+    MANAGED,
+    MINUTE,
+    _own,
+)
 def managed_gather(rig: Rig, point: Point) -> Observation:
     return measure(rig, rig.managed, point)
 
@@ -165,28 +178,30 @@ def managed_gather(rig: Rig, point: Point) -> Observation:
 
 def kernels(rig: Rig) -> Mapping[str, Kernel]:
     """Return torch's kernels, and WholeGraph's where ``examples/peers`` is installed."""
-    found: dict[str, Kernel] = {"torch.index_select": lambda table, ids: table.index_select(0, ids)}
+    by_name: dict[str, Kernel] = {
+        "torch.index_select": lambda table, ids: table.index_select(0, ids)
+    }
     try:
         importlib.import_module("pylibwholegraph")
         peer = importlib.import_module("gatherbench_peers").WholeGraph()
     except ImportError as missing:
         rig.say(f"WholeGraph is left out: {missing}; pip install ./examples/peers")
-        return found
+        return by_name
     rig.callback(peer.close)
-    return {**found, f"WholeGraph {peer.version}": peer.gather_from}
+    return {**by_name, f"WholeGraph {peer.version}": peer.gather_from}
 
 
-def seen_by_torch(address: int, shape: tuple[int, int], device: torch.device) -> Tensor:
+def as_cuda_tensor(address: int, shape: tuple[int, int], device: torch.device) -> Tensor:
     """Wrap host memory that the GPU reads in place as a float32 tensor that torch treats as CUDA's.
 
     Raises:
         RuntimeError: torch made a copy.
     """
-    seen = {"shape": shape, "typestr": "<f4", "data": (address, False), "version": 3}
-    found = torch.as_tensor(SimpleNamespace(__cuda_array_interface__=seen), device=device)
-    if found.data_ptr() != address:
-        raise RuntimeError(f"torch takes memory at {address:#x} for another device's")
-    return found
+    interface = {"shape": shape, "typestr": "<f4", "data": (address, False), "version": 3}
+    tensor = torch.as_tensor(SimpleNamespace(__cuda_array_interface__=interface), device=device)
+    if tensor.data_ptr() != address:
+        raise RuntimeError(f"torch copied the memory at {address:#x} instead of using it in place")
+    return tensor
 
 
 def _foreign(name: str, rig: Rig, scope: Scope) -> list[Point]:
@@ -202,7 +217,13 @@ def foreign_registered(rig: Rig, point: Point) -> Observation:
     return measure(rig, rig.registered, point)
 
 
-@case("B", "the same of managed memory", ("gpu", "managed"), NAMED, _foreign)
+@case(
+    "B",
+    "random rows of managed memory, by torch and WholeGraph",
+    ("gpu", "managed"),
+    NAMED,
+    _foreign,
+)
 def foreign_managed(rig: Rig, point: Point) -> Observation:
     return measure(rig, rig.managed, point)
 

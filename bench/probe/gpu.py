@@ -123,9 +123,9 @@ def round_trip(rig: Rig, point: Point) -> Observation:
     kinds = ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int, ctypes.c_void_p
     values = rig.registered.address, ring.start, HOPS, end.data_ptr()
     kernel = _kernel(rig, "pointer_chase.cu", "chase_kernel", 1, 1, kinds)
-    seen = rig.timed(HOPS, lambda: kernel(values))
+    observation = rig.timed(HOPS, lambda: kernel(values))
     ring.walked(HOPS, int(end))
-    return seen
+    return observation
 
 
 def _ring(rig: Rig) -> Ring:
@@ -140,8 +140,8 @@ def gpu_copy(rig: Rig, point: Point) -> Observation:
 
 @case("1", "float32 operations of a product of matrices", GPU, PROFILE)
 def gpu_matmul(rig: Rig, point: Point) -> Observation:
-    left, right, product = rig.once(_matrices, rig)
-    return rig.timed(2 * len(left) ** 3, lambda: torch.mm(left, right, out=product))
+    a, b, product = rig.once(_matrices, rig)
+    return rig.timed(2 * len(a) ** 3, lambda: torch.mm(a, b, out=product))
 
 
 def _matrices(rig: Rig) -> list[Tensor]:
@@ -182,7 +182,9 @@ def training(rig: Rig) -> tuple[Trainer, tuple[Tensor, MiniBatch], float]:
     nodes, width, hidden, classes = (16, 32, 64, 128), 32, 16, 8
     workload = Workload("few", fanouts=(2, 2, 2), hidden=hidden)
     ids = torch.arange(nodes[-1], device=rig.device)
-    edges = tuple(torch.stack((ids[:of].repeat(2) * 2, ids[:of].repeat(2))) for of in nodes[:-1])
+    edges = tuple(
+        torch.stack((ids[:count].repeat(2) * 2, ids[:count].repeat(2))) for count in nodes[:-1]
+    )
     issued = Trainer(build_model(workload, width, classes), ids % classes, rig.device)
     x, batch = torch.rand(nodes[-1], width, device=rig.device), MiniBatch(ids, edges, nodes)
     cost = training_cost("sage", width, hidden, classes, nodes, [2 * n for n in nodes[:-1]])
@@ -215,11 +217,11 @@ def _sampler(rig: Rig) -> tuple[DeviceSampler, Tensor]:
 @case("1", "minibatches of ids handed to the GPU and launched", KERNEL, PROFILE)
 def gpu_submit(rig: Rig, point: Point) -> Observation:
     size = rig.table.numel()
-    of = Point("gpu_gather", USUAL_ROW_BYTES, size, 0, 0, OUR_BEST, "given")
+    gather = Point("gpu_gather", USUAL_ROW_BYTES, size, 0, 0, OUR_BEST, "given")
     ids = torch.randint(0, size // USUAL_ROW_BYTES, (SUBMITTED_ROWS,), generator=rig.random)
     address = rig.registered.address
 
     def submit() -> None:
-        gathering(rig, address, of, ids.to(rig.device))()
+        gathering(rig, address, gather, ids.to(rig.device))()
 
     return rig.clocked(1, submit, wait=False)

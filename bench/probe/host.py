@@ -104,11 +104,11 @@ def host_gather(rig: Rig, point: Point) -> Observation:
     ids = torch.randint(0, len(rows), (count,), generator=rig.random)
     out = out[: count * width].view(count, width)
     gather = rig.once(HostGather, point.threads)
-    seen = rig.clocked(count * width, lambda: gather.gather(rows, ids, out))
-    some = slice(None, None, max(1, count // 1000))
-    if not torch.equal(out[some], rows[ids[some]]):
+    observation = rig.clocked(count * width, lambda: gather.gather(rows, ids, out))
+    sample = slice(None, None, max(1, count // 1000))
+    if not torch.equal(out[sample], rows[ids[sample]]):
         raise WrongRowsError(f"wrong rows of {width} B from the processor's gather")
-    return seen
+    return observation
 
 
 def _samplers(name: str, rig: Rig, scope: Scope) -> list[Point]:
@@ -123,9 +123,9 @@ def host_sample(rig: Rig, point: Point) -> Observation:
     drawn = int(torch.randint(1 << 30, (1,), generator=rig.random))
     batches = epoch_seeds(seeds, BATCH_SIZE, 0, drawn, BATCHES)
     begin = time.perf_counter()
-    found = [sampler.sample(batch, drawn) for batch in batches]
+    minibatches = [sampler.sample(batch, drawn) for batch in batches]
     seconds = time.perf_counter() - begin
-    return Observation(sum(e.shape[1] for b in found for e in b.edges), seconds, CLOCK)
+    return Observation(sum(e.shape[1] for b in minibatches for e in b.edges), seconds, CLOCK)
 
 
 def _out() -> torch.Tensor:
@@ -164,7 +164,7 @@ class DiskFile:
         self._random, folder = np.random.default_rng(0), rig.folder
         try:
             self.size = file_bytes(folder)
-            rig.say(f"writes {self.size / GIB:g} GiB into {folder}, which are gone afterwards")
+            rig.say(f"writes {self.size / GIB:g} GiB into {folder}, and removes them at the end")
             file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
             rig.callback(file.close)
             self._path = Path(f"/proc/self/fd/{file.fileno()}")
@@ -248,7 +248,7 @@ def disk_random(rig: Rig, point: Point) -> Observation:
     return rig.once(DiskFile, rig).measure(rig, point)
 
 
-@case("B", "bytes of a file, read one behind the other", (), MINUTE, _long)
+@case("B", "bytes of a file, read sequentially", (), MINUTE, _long)
 def disk_sequential(rig: Rig, point: Point) -> Observation:
     read = rig.once(DiskFile, rig).measure(rig, point)
     return read._replace(amount=read.amount * point.row_bytes)

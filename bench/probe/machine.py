@@ -56,16 +56,16 @@ def ask(device: torch.device | None) -> Facts:
     }
     if device is None:
         return Facts(**host)
-    gpu, told = torch.cuda.get_device_properties(device), describe_gpus()
+    gpu, described = torch.cuda.get_device_properties(device), describe_gpus()
     # With several GPUs only the link of the one in use is awake.
-    one = told["gpus"][0] if told["gpu_in_use"] or len(told["gpus"]) == 1 else {}
+    in_use = described["gpus"][0] if described["gpu_in_use"] or len(described["gpus"]) == 1 else {}
     host["machine"] = machine_slug({"gpus": [{"name": gpu.name}], "cpu": {}})
     return Facts(
         **host,
         gpus=torch.cuda.device_count(),
         gpu=gpu.name,
         gpu_memory_bytes=gpu.total_memory,
-        driver=one.get("driver"),
-        link_generation=one.get("link_gen_current"),
-        link_lanes=one.get("link_width_current"),
+        driver=in_use.get("driver"),
+        link_generation=in_use.get("link_gen_current"),
+        link_lanes=in_use.get("link_width_current"),
     )

@@ -50,12 +50,12 @@ class Probed:
     """The result of a probe.
 
     Attributes:
-        known: the table of :func:`~gatherbench.bench.probe.table.medians`.
+        medians: the table of :func:`~gatherbench.bench.probe.table.medians`.
         rounds: the number of complete rounds.
         other_cores: cores that other work kept busy meanwhile; ``None``: few, or not counted.
     """
 
-    known: pd.DataFrame
+    medians: pd.DataFrame
     facts: Facts
     rounds: int
     folder: Path
@@ -79,10 +79,10 @@ def chosen(names: Sequence[str], scope: Scope) -> list[Case]:
     for name in names:
         if name not in cases:
             raise ProbeError(
-                f"no case is called {name!r}{nearest(name, cases)}; `gatherbench probe --list`"
+                f"no case is called {name!r}{nearest(name, cases)}; see `gatherbench probe --list`"
             )
     return [cases[name] for name in dict.fromkeys(names)] or [
-        one for one in cases.values() if one.scope <= scope
+        case for case in cases.values() if case.scope <= scope
     ]
 
 
@@ -133,15 +133,15 @@ def probe(
     folder = out or Path("probe") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{facts.machine}"
     rows = folder / "rows.csv"
     if rows.exists():
-        raise ProbeError(f"{rows} is there, and nothing is overwritten: name another folder: --out")
+        raise ProbeError(f"{rows} exists already: choose another folder with --out")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(
-        one: Case, point: Point, number: int, seen: Observation | None, reason: str = ""
+        case: Case, point: Point, number: int, observation: Observation | None, reason: str = ""
     ) -> None:
-        amount, seconds, source = seen or (None, None, "")
-        append_row(rows, PointRow(point, number, amount, one.unit, seconds, source, reason))
+        amount, seconds, source = observation or (None, None, "")
+        append_row(rows, PointRow(point, number, amount, case.unit, seconds, source, reason))
         if reason:
             say(f"left out: {point.case} {point.policy} {point.row_bytes or ''}: {reason}")
 
@@ -149,35 +149,35 @@ def probe(
         limit = 3600.0 if rounds else end - began + CLOSING_S + LATE_S
         stack.enter_context(ends_within(limit))
         rig = stack.enter_context(Rig(gpu, disk, say))
-        of: dict[Point, Case] = {}
-        for one in cases:
-            lacking = [str(why) for why in one.missing().values()]
-            if not gpu and "gpu" in one.needs:
-                lacking = [str(NEEDS["gpu"]() or "not asked for: --device cpu")]
+        case_of: dict[Point, Case] = {}
+        for case in cases:
+            lacking = [str(refusal) for refusal in case.missing().values()]
+            if not gpu and "gpu" in case.needs:
+                lacking = [str(NEEDS["gpu"]() or "not used: --device cpu")]
             try:
                 if lacking:
                     raise RefusedError(lacking[0])
-                of |= dict.fromkeys(one.points(rig, scope), one)
-            except RefusedError as why:
+                case_of |= dict.fromkeys(case.points(rig, scope), case)
+            except RefusedError as refusal:
                 if names or gpu:  # without a GPU, list only named cases that need one
-                    add(one, Point(one.name), 0, None, str(why))
-        say(f"{len(of)} points of {len(cases)} cases; rows go to {rows}")
+                    add(case, Point(case.name), 0, None, str(refusal))
+        say(f"{len(case_of)} points of {len(cases)} cases; rows go to {rows}")
         work = OtherWork()
-        whole = visit(
-            list(of),
-            lambda point: of[point].run(rig, point),
-            lambda point, *row: add(of[point], point, *row),
+        complete_rounds = visit(
+            list(case_of),
+            lambda point: case_of[point].run(rig, point),
+            lambda point, *row: add(case_of[point], point, *row),
             out_of_time=lambda: not rounds and time.monotonic() > end,
             most_rounds=rounds or MOST_ROUNDS,
         )
         busy = work.cores()
         facts = ask(gpu)  # the link is awake now
-    known = medians(read_points(rows))
-    done = Probed(known, facts, whole, folder, None if is_quiet(busy) else busy)
+    table = medians(read_points(rows))
+    result = Probed(table, facts, complete_rounds, folder, None if is_quiet(busy) else busy)
     with writing(folder):
-        sent(known, facts).to_csv(folder / "probe.csv", index=False, float_format="%.6g")
-        draw(known, done.title, folder / "probe.png")
-    return done
+        sent(table, facts).to_csv(folder / "probe.csv", index=False, float_format="%.6g")
+        draw(table, result.title, folder / "probe.png")
+    return result
 
 
 def visit(
@@ -200,22 +200,22 @@ def visit(
 
     A point that is refused is added once with its reason, and left out of later rounds.
     """
-    left, generator = list(points), random.Random(0)
+    remaining, generator = list(points), random.Random(0)
     for number in range(most_rounds + 1):
-        for point in generator.sample(left, len(left)) if number else points:
+        for point in generator.sample(remaining, len(remaining)) if number else points:
             if number > 1 and out_of_time():
                 return number - 1
             try:
-                seen = measure(point)
-            except RefusedError as why:
-                left.remove(point)
-                add(point, number, None, str(why))
+                observation = measure(point)
+            except RefusedError as refusal:
+                remaining.remove(point)
+                add(point, number, None, str(refusal))
             except Exception as error:
                 error.add_note(f"while measuring {point}")
                 raise
             else:
                 if number:
-                    add(point, number, seen)
-        if not left or (number and out_of_time()):
+                    add(point, number, observation)
+        if not remaining or (number and out_of_time()):
             return number
     return most_rounds

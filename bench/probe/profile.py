@@ -50,31 +50,31 @@ _TIMED: dict[str, tuple[str, Callable[[float], float], str]] = {
 }
 
 
-def profile_of(known: pd.DataFrame, facts: Facts, base: LinkProfile | None = None) -> LinkProfile:
+def profile_of(table: pd.DataFrame, facts: Facts, base: LinkProfile | None = None) -> LinkProfile:
     """Build a machine's profile from :func:`~gatherbench.bench.probe.table.medians`.
 
     Args:
         base: the profile that supplies the constants that were not measured.
     """
     if base is None:
-        why = "not measured" if facts.gpus else "no_device: measured without a GPU"
-        nothing = {key: Constant(unit=spec.unit, source=why) for key, spec in SPECS.items()}
+        cause = "not measured" if facts.gpus else "no_device: measured without a GPU"
+        nothing = {key: Constant(unit=spec.unit, source=cause) for key, spec in SPECS.items()}
         base = LinkProfile(facts.machine, facts.description, nothing)
     else:
         text = f"{facts.description}; what was not measured is {base.name}'s"
         base = replace(base, name=f"{facts.machine}+{base.name}", description=text)
-    made = _Profile(base, known[known["median_per_s"].notna()])
-    made.set("host.cores", facts.cores, "cores that the process may use")
-    made.set("host.memory", facts.host_memory_bytes, "as the kernel reports it")
+    profile = _Profile(base, table[table["median_per_s"].notna()])
+    profile.set("host.cores", facts.cores, "cores that the process may use")
+    profile.set("host.memory", facts.host_memory_bytes, "as the kernel reports it")
     for key, (value, source) in _gpu_facts(facts).items():
-        made.set(key, value, source)
-    made.host(facts.cores)
-    made.reads()
-    for key, (case, change, words) in _TIMED.items():
-        made.timed(key, made.of(case), change, words)
+        profile.set(key, value, source)
+    profile.host(facts.cores)
+    profile.reads()
+    for key, (case, change, description) in _TIMED.items():
+        profile.timed(key, profile.rows_of(case), change, description)
     for key, reason in BY_HAND.items():
-        made.set(key, None, reason)
-    return made.profile
+        profile.set(key, None, reason)
+    return profile.profile
 
 
 def _gpu_facts(facts: Facts) -> dict[str, tuple[Value, str]]:
@@ -101,62 +101,74 @@ def _gpu_facts(facts: Facts) -> dict[str, tuple[Value, str]]:
 class _Profile:
     """A profile whose constants are set from medians; without rows they keep the base's value."""
 
-    def __init__(self, base: LinkProfile, known: pd.DataFrame) -> None:
-        self.profile, self._known = base, known
+    def __init__(self, base: LinkProfile, table: pd.DataFrame) -> None:
+        self.profile, self._table = base, table
 
-    def of(self, case: str, **where: object) -> pd.DataFrame:
-        rows = self._known[self._known["case"] == case]
-        for column, value in where.items():
+    def rows_of(self, case: str, **conditions: object) -> pd.DataFrame:
+        rows = self._table[self._table["case"] == case]
+        for column, value in conditions.items():
             rows = rows[rows[column] == value]
         return rows
 
     def host(self, cores: int) -> None:
         """Set the constants of the processor and the disk."""
-        copies, reads = self.of("host_copy"), self.of("host_read")
+        copies, reads = self.rows_of("host_copy"), self.rows_of("host_read")
         rates = ["median_per_s", "low_per_s", "high_per_s"]
-        both = pd.concat([copies.assign(**{r: 2 * copies[r] for r in rates}), reads])
-        fastest = both.nlargest(1, "median_per_s")
+        candidates = pd.concat([copies.assign(**{r: 2 * copies[r] for r in rates}), reads])
+        fastest = candidates.nlargest(1, "median_per_s")
         self.timed("host.memory_rate", fastest, lambda r: r, "the faster of copies and reads")
-        gathers = self.of("host_gather", span_bytes=self.of("host_gather")["span_bytes"].max())
+        gathers = self.rows_of(
+            "host_gather", span_bytes=self.rows_of("host_gather")["span_bytes"].max()
+        )
         on_all = gathers[gathers["threads"] == cores]
-        words = f"random rows on {cores} cores, a core's share"
-        self.curve("host.gather_rate", on_all, "row_bytes", lambda r: r / cores, words)
-        sampled = self.of("host_sample", threads=cores)
-        words = "edges of fan-out 25, 10 on an RMAT graph of 1 M nodes and 25 M edges"
-        self.timed("host.sample_rate", sampled, lambda r: r, words)
+        description = f"random rows on {cores} cores, a core's share"
+        self.curve("host.gather_rate", on_all, "row_bytes", lambda r: r / cores, description)
+        sampled = self.rows_of("host_sample", threads=cores)
+        description = "edges of fan-out 25, 10 on an RMAT graph of 1 M nodes and 25 M edges"
+        self.timed("host.sample_rate", sampled, lambda r: r, description)
         if len(sampled):
             self.set("host.sample_cores", cores, "the sampler was given every core")
-        words = f"random reads of {READ_BYTES} B past the page cache, by reads in flight"
-        self.curve("disk.iops", self.of("disk_random"), "threads", lambda r: r, words)
+        description = f"random reads of {READ_BYTES} B past the page cache, by reads in flight"
+        self.curve("disk.iops", self.rows_of("disk_random"), "threads", lambda r: r, description)
 
     def reads(self) -> None:
         """Set the constants of the GPU's reads of host memory."""
-        roofs = self.of("sm_read").sort_values("median_per_s")
+        roofs = self.rows_of("sm_read").sort_values("median_per_s")
         roofs = roofs.drop_duplicates("span_bytes", keep="last")
         self.curve("read.roof", roofs, "span_bytes", lambda r: r, "contiguous reads, the best grid")
-        words = f"random rows of {VISIT_BYTES} B, each taken to lie on another page"
-        own = {"row_bytes": VISIT_BYTES, "policy": OUR_BEST, "order": "given", "grid_percent": 0}
+        description = f"random rows of {VISIT_BYTES} B, each taken to lie on another page"
+        our_gather = {
+            "row_bytes": VISIT_BYTES,
+            "policy": OUR_BEST,
+            "order": "given",
+            "grid_percent": 0,
+        }
         for key, case in (
             ("read.page_visits", "gpu_gather"),
             ("read.managed_page_visits", "managed_gather"),
         ):
-            visits = self.of(case, **own)
-            self.curve(key, visits, "span_bytes", lambda r: r / VISIT_BYTES, words)
+            visits = self.rows_of(case, **our_gather)
+            self.curve(key, visits, "span_bytes", lambda r: r / VISIT_BYTES, description)
 
     def timed(
-        self, key: str, rows: pd.DataFrame, change: Callable[[float], float], words: str
+        self, key: str, rows: pd.DataFrame, change: Callable[[float], float], description: str
     ) -> None:
         """Set a constant to a median."""
         for rate in rows["median_per_s"]:
-            self.set(key, change(rate), f"{_source(rows)}; {words}")
+            self.set(key, change(rate), f"{_source(rows)}; {description}")
 
     def curve(
-        self, key: str, rows: pd.DataFrame, by: str, change: Callable[[float], float], words: str
+        self,
+        key: str,
+        rows: pd.DataFrame,
+        by: str,
+        change: Callable[[float], float],
+        description: str,
     ) -> None:
         """Set a constant to medians over a column."""
         points = rows.sort_values(by)[[by, "median_per_s"]].itertuples(index=False)
         if value := tuple((float(at), float(f"{change(rate):.5g}")) for at, rate in points):
-            self.set(key, value, f"{_source(rows)}; {words}")
+            self.set(key, value, f"{_source(rows)}; {description}")
 
     def set(self, key: str, value: Value, source: str) -> None:
         """Set a constant; a reason without a value replaces only another reason."""

@@ -95,14 +95,14 @@ class Rig(ExitStack):
         self.random = torch.Generator().manual_seed(0)
         self._made: dict[Any, Any] = {}
 
-    def once(self, make: Callable[..., T], *given: Any) -> T:
+    def once(self, make: Callable[..., T], *arguments: Any) -> T:
         """Return ``make(*given)``, called only once; a refusal is raised again without a call."""
-        key = make, given
+        key = make, arguments
         if key not in self._made:
             try:
-                made: Any = make(*given)
-            except RefusedError as why:
-                made = why
+                made: Any = make(*arguments)
+            except RefusedError as refusal:
+                made = refusal
             self._made[key] = made
             if isinstance(made, AbstractContextManager):
                 self.enter_context(made)
@@ -155,12 +155,14 @@ class Rig(ExitStack):
         assert self.device is not None
         room = torch.cuda.mem_get_info(self.device)[0] - LEFT_BYTES - managed_bytes()
         if size > room:
-            why = "more managed memory than a GPU has free is not asked for"
-            raise RefusedError(f"no_memory: {size >> 20} MiB, {max(0, room) >> 20} free; {why}")
+            raise RefusedError(
+                f"no_memory: {size >> 20} MiB of managed memory do not fit the"
+                f" {max(0, room) >> 20} MiB of GPU memory that are free"
+            )
         try:
             table = managed_table((1, size), torch.uint8, self.device.index or 0)[0]
-        except (MemoryError, RuntimeError) as why:
-            raise RefusedError(f"no_memory: {str(why).removeprefix('no_memory: ')}") from why
+        except (MemoryError, RuntimeError) as error:
+            raise RefusedError(f"no_memory: {str(error).removeprefix('no_memory: ')}") from error
         return Memory("managed", table, table.data_ptr())
 
     def timed(self, amount: float, work: Callable[[], object]) -> Observation:
@@ -206,7 +208,7 @@ class Rig(ExitStack):
 
     def _register(self) -> Memory:
         assert self.device is not None
-        index, most = self.device.index, SHARE_OF_MEMORY * available_bytes()
+        index, limit = self.device.index, SHARE_OF_MEMORY * available_bytes()
 
         def make(span: int) -> Memory:
             table = filled_table(span)
@@ -214,7 +216,7 @@ class Rig(ExitStack):
             self.push(functools.partial(self._unregister, memory))
             return Memory("registered", table, memory.address)
 
-        return self._largest([span for span in self._sizes if span <= most], make)
+        return self._largest([span for span in self._sizes if span <= limit], make)
 
     def _unregister(self, memory: HostRegistration, error: object, *_: object) -> None:
         # The error that broke CUDA's context explains more than those that follow from it.
@@ -228,14 +230,14 @@ class Rig(ExitStack):
         return memory
 
     def _largest(self, spans: Sequence[int], make: Callable[[int], Memory]) -> Memory:
-        why = "close other programs"
+        cause = "close other programs"
         for span in reversed(spans):
             try:
                 return make(span)
             except (MemoryError, RuntimeError) as error:
                 self.say(f"no table of {span / GIB:g} GiB: {error}")
-                why = str(error).removeprefix("no_memory: ")
-        raise RefusedError(f"no_memory: {why}")
+                cause = str(error).removeprefix("no_memory: ")
+        raise RefusedError(f"no_memory: {cause}")
 
     def _buffer(self) -> Tensor:
         return torch.empty(OUT_BYTES, dtype=torch.uint8, device=self.device)
@@ -277,8 +279,8 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what = f"cannot be written: {error.strerror}; choose a folder with --out"
-        raise ProbeError(f"{path}: {what}") from error
+        message = f"cannot be written: {error.strerror}; choose a folder with --out"
+        raise ProbeError(f"{path}: {message}") from error
 
 
 def append_row(path: Path, row: PointRow) -> None:

@@ -48,25 +48,27 @@ def medians(rows: pd.DataFrame) -> pd.DataFrame:
         groups.quantile(share).rename(name)
         for name, share in zip(_RATES, (0.5, 0.25, 0.75), strict=True)
     )
-    found = pd.concat([groups.size().rename("rounds"), *quartiles], axis=1).reset_index()
+    table = pd.concat([groups.size().rename("rounds"), *quartiles], axis=1).reset_index()
     missing = rows[rows["reason"] != ""].drop_duplicates(keys)[[*keys, "reason"]]
-    found = found.assign(reason="")
+    table = table.assign(reason="")
     return (
-        pd.concat([found, missing.assign(rounds=0)], ignore_index=True) if len(missing) else found
+        pd.concat([table, missing.assign(rounds=0)], ignore_index=True) if len(missing) else table
     )
 
 
-def sent(known: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+def sent(table: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     """Return the table that can be sent in: :func:`medians`, each line with its machine."""
-    return known.assign(**asdict(facts))
+    return table.assign(**asdict(facts))
 
 
-def own_best(known: pd.DataFrame) -> pd.DataFrame:
+def own_best(table: pd.DataFrame) -> pd.DataFrame:
     """Keep default gathers of ``OUR_BEST``; of other cases the best grid; of the host all cores."""
-    known = known[known["median_per_s"].notna()]
-    gather = known["case"].isin(["gpu_gather", "managed_gather"])
-    own = known["policy"].eq(OUR_BEST) & known["order"].eq("given") & known["grid_percent"].eq(0)
-    best = known[~gather | own]
+    table = table[table["median_per_s"].notna()]
+    gather = table["case"].isin(["gpu_gather", "managed_gather"])
+    is_default = (
+        table["policy"].eq(OUR_BEST) & table["order"].eq("given") & table["grid_percent"].eq(0)
+    )
+    best = table[~gather | is_default]
     host = best["case"].str.startswith("host_")
     cores = best.loc[host, "threads"].max()
     best = best[~host | best["threads"].eq(cores)].sort_values("median_per_s", kind="stable")
@@ -74,9 +76,9 @@ def own_best(known: pd.DataFrame) -> pd.DataFrame:
     return best.drop_duplicates(keys, keep="last").sort_index()
 
 
-def draw(known: pd.DataFrame, title: str, path: Path) -> None:
+def draw(table: pd.DataFrame, title: str, path: Path) -> None:
     """Draw GB/s of random rows over the size of the table, a panel for each row width."""
-    best = own_best(known)
+    best = own_best(table)
     spans = sorted(set(best[best["case"].isin(LINES)]["span_bytes"]))
     with mpl.rc_context(RC):
         figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
@@ -106,48 +108,50 @@ def draw(known: pd.DataFrame, title: str, path: Path) -> None:
         plt.close(figure)
 
 
-def table(known: pd.DataFrame) -> Table:
+def table(medians: pd.DataFrame) -> Table:
     """Return a line for each case and its parameters, with a column for each table size."""
-    seen = own_best(known) if len(known) > _LONG else known[known["median_per_s"].notna()]
-    spans = sorted(set(seen["span_bytes"]) - {0})
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column("case", no_wrap=True)
-    shown.add_column("", no_wrap=True)
+    selected = (
+        own_best(medians) if len(medians) > _LONG else medians[medians["median_per_s"].notna()]
+    )
+    spans = sorted(set(selected["span_bytes"]) - {0})
+    grid = Table(box=None, pad_edge=False)
+    grid.add_column("case", no_wrap=True)
+    grid.add_column("", no_wrap=True)
     for name in ("rate", *map(_size, spans)):
-        shown.add_column(name, justify="right", no_wrap=True)
+        grid.add_column(name, justify="right", no_wrap=True)
     keys = ["case", "row_bytes", "threads", "policy", "order"]
-    groups: Any = seen.groupby(keys, sort=False)
+    groups: Any = selected.groupby(keys, sort=False)
     for (case, width, threads, policy, order), rows in groups:
-        words = [f"{width} B"] if width else []
+        details = [f"{width} B"] if width else []
         if threads:
-            words.append(f"{threads} {'in flight' if case.startswith('disk') else 'threads'}")
+            details.append(f"{threads} {'in flight' if case.startswith('disk') else 'threads'}")
         if policy and (policy, order) != (OUR_BEST, "given"):
-            words.append(f"{policy}, {order}")
+            details.append(f"{policy}, {order}")
         unit = rows["unit"].iloc[0] + "/s"
         rates = rows.set_index("span_bytes")["median_per_s"].to_dict()
         cells = (quantity(rates[s], unit) if s in rates else "" for s in (0, *spans))
-        shown.add_row(case, ", ".join(words), *cells)
-    return shown
+        grid.add_row(case, ", ".join(details), *cells)
+    return grid
 
 
 def _size(span: float) -> str:
     return f"{span / 2**30:g} GiB" if span >= 2**30 else f"{span / 2**20:g} MiB"
 
 
-def summary_line(known: pd.DataFrame) -> dict[str, str]:
+def summary_line(table: pd.DataFrame) -> dict[str, str]:
     """Return a machine's line of the comparison: GB/s of random rows of 64 and 512 B, and limits.
 
     The GPU's gathers are those of the largest table with the most results; the processor's are of
     its largest table.
     """
-    best = own_best(known)
+    best = own_best(table)
     narrow = best[best["row_bytes"].isin(ROW_BYTES) & best["case"].isin(KINDS)]
     of_host = narrow["case"] == "host_gather"
     gpu, host = narrow[~of_host], narrow[of_host]
     kinds = gpu.groupby("span_bytes").size()
     span = max(kinds[kinds == kinds.max()].index, default=0)
-    here = [gpu[gpu["span_bytes"] == span], host[host["span_bytes"] == host["span_bytes"].max()]]
-    rates = pd.concat(here).set_index(["case", "row_bytes"])["median_per_s"]
+    largest = [gpu[gpu["span_bytes"] == span], host[host["span_bytes"] == host["span_bytes"].max()]]
+    rates = pd.concat(largest).set_index(["case", "row_bytes"])["median_per_s"]
     line = {"table": _size(span) if span else "–"}
     for case, name in KINDS.items():
         line[name] = " / ".join(_gb(rates.get((case, width))) for width in ROW_BYTES)

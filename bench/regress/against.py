@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, save, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m gatherbench.bench.regress.against",
-        description="Time this tree and a commit in one run, in turn: SAME, FAST, SLOW, AMBIGUOUS.",
+        description="Time this tree and a commit in one run; judge: SAME, FAST, SLOW, AMBIGUOUS.",
     )
     parser.add_argument(
         "base",
@@ -119,8 +119,8 @@ def _against(ref: str, budget_s: float, only: str, out: Console) -> int:
     }
     file.write_text(json.dumps(samples, indent=1) + "\n")
     busy = "not counted" if other is None else f"{other:.1f} cores"
-    words = f"{samples['wall_s']:.0f} s, other work: {busy}; samples: {file}"
-    out.print(words, highlight=False, soft_wrap=True)
+    summary = f"{samples['wall_s']:.0f} s, other work: {busy}; samples: {file}"
+    out.print(summary, highlight=False, soft_wrap=True)
     kinds = {verdict.word for verdict in verdicts}
     if kinds & {"SLOW", "FAILED"}:
         return 1
@@ -133,15 +133,15 @@ def compare(top: Path, base: str, out: Console, only: str, budget_s: float) -> l
     with files_of(top, base) as scratch, step_bar(out) as progress:
         progress("first pair of processes: every benchmark, compiled", 0.0)
         for pair in itertools.count(2):
-            with both_sides(top, scratch) as (one, other):
+            with both_sides(top, scratch) as (base_side, head_side):
                 if not records:
-                    records = chosen = records_of(one, other, only)
-                run_pair(one, other, [record for record in chosen if record.runs], rng)
+                    records = chosen = records_of(base_side, head_side, only)
+                run_pair(base_side, head_side, [record for record in chosen if record.runs], rng)
             spent_s = time.monotonic() - begin
             if not (chosen := worth_more(records, budget_s - spent_s)):
                 break
-            what = f"pair {pair} of processes, {len(chosen)} benchmarks"
-            progress(what, min(spent_s / budget_s, 1.0))
+            step = f"pair {pair} of processes, {len(chosen)} benchmarks"
+            progress(step, min(spent_s / budget_s, 1.0))
     return records
 
 

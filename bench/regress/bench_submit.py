@@ -35,18 +35,18 @@ TABLE = torch.arange(4096.0)[:, None].repeat(1, 16)
 CALLS = 50
 
 
-def measure(benchmark: BenchmarkFixture, what: str, fetch: Callable[[Tensor], Tensor]) -> None:
+def measure(benchmark: BenchmarkFixture, label: str, fetch: Callable[[Tensor], Tensor]) -> None:
     """Time fetches of one row with nothing else in flight; check the last one."""
     ids = itertools.cycle(torch.split(torch.arange(4096), 1))
 
     def fetch_next() -> tuple[Tensor, Tensor]:
-        one = next(ids)
-        return one, fetch(one)
+        row_id = next(ids)
+        return row_id, fetch(row_id)
 
-    benchmark.group = f"{what} of one row ({CALLS} calls a round)"
+    benchmark.group = f"{label} of one row ({CALLS} calls a round)"
     pedantic: Any = benchmark.pedantic
-    one, rows = pedantic(fetch_next, rounds=40, iterations=CALLS, warmup_rounds=3)
-    assert float(rows[0, 0]) == float(one)
+    row_id, rows = pedantic(fetch_next, rounds=40, iterations=CALLS, warmup_rounds=3)
+    assert float(rows[0, 0]) == float(row_id)
 
 
 @pytest.mark.parametrize("strategy", RUNNABLE, ids=lambda v: f"{v.name}-{v.variant}")

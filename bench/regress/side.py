@@ -50,17 +50,17 @@ class OnCommand:
         iterations: int = 1,
     ) -> Any:
         """Time as many rounds as the other end of the pipe asks for; return the last result."""
-        result, named = None, dict[str, Any]()
+        result, kwargs = None, dict[str, Any]()
         self._pipe.send((self.group, self.extra_info))
         while command := self._pipe.recv():
             untimed, timed = command
             times_s = []
             for _ in range(untimed + timed):
                 if setup is not None:
-                    args, named = setup() or (args, named)
+                    args, kwargs = setup() or (args, kwargs)
                 begin = time.perf_counter()
                 for _ in range(iterations):
-                    result = target(*args, **named)
+                    result = target(*args, **kwargs)
                 times_s.append(time.perf_counter() - begin)
             self._pipe.send(times_s[untimed:])
         return result

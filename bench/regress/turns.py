@@ -120,13 +120,13 @@ class Side:
     def _receive(self, *command: Any) -> Any:
         """Send the command, if any, and return the answer."""
         try:
-            for one in command:
-                self._pipe.send(one)
+            for message in command:
+                self._pipe.send(message)
             answer = self._pipe.recv()
         except (EOFError, OSError) as error:
             status = self._process.wait()
-            words = "\n".join(self._log.read_text().strip().splitlines()[-15:])
-            raise SideError(f"{self._label} ended with {status}:\n{words}") from error
+            log_end = "\n".join(self._log.read_text().strip().splitlines()[-15:])
+            raise SideError(f"{self._label} ended with {status}:\n{log_end}") from error
         if answer and isinstance(answer, str):
             raise BenchmarkError(answer)
         return answer
@@ -171,7 +171,7 @@ def records_of(base: Side, head: Side, only: str = "") -> list[Record]:
     for name in dict.fromkeys((*head.items, *base.items)):
         if only in name:
             file = name.partition("::")[0]
-            unread = next((why for why in base.unread if why.startswith(file)), NOT_THERE)
+            unread = next((error for error in base.unread if error.startswith(file)), NOT_THERE)
             base_error = "" if name in base.items else unread
             head_error = "" if name in head.items else NOT_THERE
             records.append(Record(name, base_error, head_error))
@@ -190,12 +190,12 @@ def run_pair(base: Side, head: Side, records: Sequence[Record], rng: random.Rand
 
 
 def _sample(sides: dict[str, Side], record: Record, rng: random.Random) -> None:
-    begun, ended, now, round_s = set[str](), set[str](), "", math.inf
+    begun, ended, name, round_s = set[str](), set[str](), "", math.inf
     try:
-        for now, side in sides.items():
+        for name, side in sides.items():
             record.group, about = side.begin()
             record.yardstick = bool(about.get("yardstick", False))
-            begun.add(now)
+            begun.add(name)
             round_s = min(round_s, *side.block(1, 2))  # numba compiles in the untimed round
         if not record.turns:
             record.rounds = math.ceil(BLOCK_S / round_s)
@@ -207,19 +207,19 @@ def _sample(sides: dict[str, Side], record: Record, rng: random.Random) -> None:
         blocks: dict[str, list[float]] = {"base": [], "head": []}
         head_first = [rng.random() < 0.5 for _ in range(record.turns)]
         for first in head_first:
-            for now in ("head", "base") if first else ("base", "head"):
-                blocks[now].append(float(np.median(sides[now].block(untimed, record.rounds))))
-        for now, side in sides.items():
-            ended.add(now)
+            for name in ("head", "base") if first else ("base", "head"):
+                blocks[name].append(float(np.median(sides[name].block(untimed, record.rounds))))
+        for name, side in sides.items():
+            ended.add(name)
             side.end()
         record.samples.append(Sample(blocks["base"], blocks["head"], head_first))
     except BenchmarkError as error:
-        setattr(record, f"{now}_error", str(error))
-        for other in sides.keys() - ended - {now}:
+        setattr(record, f"{name}_error", str(error))
+        for label in sides.keys() - ended - {name}:
             with suppress(BenchmarkError):
-                if other not in begun:
-                    sides[other].begin()
-                sides[other].end()
+                if label not in begun:
+                    sides[label].begin()
+                sides[label].end()
 
 
 def top_of(folder: Path) -> Path:
@@ -283,11 +283,11 @@ def files_of(top: Path, commit: str) -> Iterator[Path]:
 def git(folder: Path, *arguments: str) -> str:
     """Return what git prints; a :class:`SideError` says why it fails."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", folder, *arguments], capture_output=True, text=True, check=False
         )
     except OSError as error:
         raise SideError(f"git cannot be run: {error.strerror}; install git") from error
-    if done.returncode:
-        raise SideError(done.stderr.strip() or f"git {arguments[0]} failed")
-    return done.stdout.strip()
+    if process.returncode:
+        raise SideError(process.stderr.strip() or f"git {arguments[0]} failed")
+    return process.stdout.strip()

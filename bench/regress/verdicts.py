@@ -108,20 +108,20 @@ class Record:
 def judge_all(records: Sequence[Record]) -> list[Verdict]:
     """Return a verdict each: by the rule where both sides ran, else by which failed and why."""
     family = sum(record.runs for record in records)
-    both = [(record, record.verdict(family)) for record in records]
+    judged = [(record, record.verdict(family)) for record in records]
     moved: dict[tuple[str | None, str], str] = {
         (record.group, verdict.word): f"{record.test} ({verdict.ratio.value:.3f})"
-        for record, verdict in both
+        for record, verdict in judged
         if record.yardstick and verdict.ratio and verdict.word in ("SLOW", "FAST")
     }
-    for number, (record, verdict) in enumerate(both):
+    for number, (record, verdict) in enumerate(judged):
         if mark := moved.get((record.group, verdict.word)):
-            why = f"but so is the yardstick {mark}"
+            doubt = f"but so is the yardstick {mark}"
             if record.yardstick:
-                why = "and this is not our code: the two sides did not run alike"
-            reason = f"{verdict.reason}, {why}"
-            both[number] = record, replace(verdict, word="AMBIGUOUS", reason=reason)
-    return [verdict for _, verdict in both]
+                doubt = "and this is not our code: the two sides did not run alike"
+            reason = f"{verdict.reason}, {doubt}"
+            judged[number] = record, replace(verdict, word="AMBIGUOUS", reason=reason)
+    return [verdict for _, verdict in judged]
 
 
 def worth_more(records: Sequence[Record], left_s: float) -> list[Record]:

@@ -27,10 +27,10 @@ def _keep_compiled_loops() -> None:
     the source. For a read-only installation it uses the user's cache. If neither works, a temporary
     folder serves this process and the processes that it starts.
     """
-    given = os.environ.get("NUMBA_CACHE_DIR")
-    if not given and os.access(__path__[0], os.W_OK):
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if not chosen and os.access(__path__[0], os.W_OK):
         return
-    folder = given or str(cache_folder("numba"))
+    folder = chosen or str(cache_folder("numba"))
     if not private_folder(Path(folder)):
         folder = _folder_of_this_process()
     os.environ["NUMBA_CACHE_DIR"] = folder
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from gatherbench.strategies.shared_table import shared_table
     from gatherbench.strategies.unified_tensor import UnifiedTensor, unified
 else:  # hidden from type checkers, which would then accept any name
-    _WHERE = {
+    _MODULE_OF = {
         "UnifiedTensor": "gatherbench.strategies.unified_tensor",
         "empty": "gatherbench.kernels.managed_memory",
         "load_run": "gatherbench.bench.read.tables",
@@ -70,9 +70,9 @@ else:  # hidden from type checkers, which would then accept any name
     }
 
     def __getattr__(name: str) -> object:
-        if name not in _WHERE:
+        if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_WHERE[name]), name)
+        return getattr(import_module(_MODULE_OF[name]), name)
 
     def __dir__() -> list[str]:  # for completion: lists names that are not loaded yet
         return sorted({*globals(), *__all__})

@@ -36,12 +36,12 @@ def edges_of(graph: Any, num_nodes: int | None = None) -> Tensor:
         raise ValueError(
             "HeteroData: one kind of nodes is sampled; data.to_homogeneous() makes a Data of it"
         )
-    what, edges = "edge_index", graph
+    label, edges = "edge_index", graph
     if isinstance(graph, Data):
         edges = graph.edge_index
         num_nodes = _num_nodes(graph) if num_nodes is None else num_nodes
         if edges is None and (transposed := graph.get("adj_t")) is not None:
-            what, edges = "adj_t", _entries(transposed)
+            label, edges = "adj_t", _entries(transposed)
         if edges is None:
             raise ValueError(
                 f"data holds {', '.join(graph.keys()) or 'nothing'}; expected edge_index"
@@ -53,13 +53,13 @@ def edges_of(graph: Any, num_nodes: int | None = None) -> Tensor:
             f"{type(graph).__name__}: expected a Data or an edge_index, a tensor [2, E] ({error})"
         ) from error
     if edges.layout != torch.strided:
-        raise ValueError(f"{what}: a sparse tensor; give its entries: x.to_sparse_coo().indices()")
+        raise ValueError(f"{label}: a sparse tensor; give its entries: x.to_sparse_coo().indices()")
     if edges.dim() != 2 or edges.shape[0] != 2:
         turned = edges.dim() == 2 and edges.shape[1] == 2
         remedy = "; edge_index.t().contiguous() turns it" if turned else ""
-        raise ValueError(f"{what}: has shape {list(edges.shape)}, expected [2, E]{remedy}")
+        raise ValueError(f"{label}: has shape {list(edges.shape)}, expected [2, E]{remedy}")
     if edges.dtype == torch.bool or edges.is_floating_point() or edges.is_complex():
-        raise ValueError(f"{what}: holds {edges.dtype}, expected whole numbers; edge_index.long()")
+        raise ValueError(f"{label}: holds {edges.dtype}, expected whole numbers; edge_index.long()")
     edges = edges.detach().to("cpu", torch.int64)
     if edges.numel() and num_nodes is not None:
         bad = ((edges < 0) | (edges >= num_nodes)).any(dim=0)
@@ -67,7 +67,7 @@ def edges_of(graph: Any, num_nodes: int | None = None) -> Tensor:
             at = int(bad.int().argmax())
             source, target = edges[:, at].tolist()
             raise ValueError(
-                f"{what}: edge {at} goes from {source} to {target}, and there are {num_nodes} "
+                f"{label}: edge {at} goes from {source} to {target}, and there are {num_nodes} "
                 "nodes, numbered from 0"
             )
     return edges
@@ -94,22 +94,22 @@ def ids_of(ids: Any, num_nodes: int, what: str) -> Tensor:
     import torch
 
     try:
-        found = torch.as_tensor(ids).detach().cpu()
+        nodes = torch.as_tensor(ids).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{what}: expected node ids or a mask ({error})") from error
-    mask = found.dtype == torch.bool
-    if found.dtype == torch.uint8 and len(found) == num_nodes > 2 and int(found.max()) < 2:
+    mask = nodes.dtype == torch.bool
+    if nodes.dtype == torch.uint8 and len(nodes) == num_nodes > 2 and int(nodes.max()) < 2:
         raise ValueError(f"{what}: uint8, ids or a mask? {what}.bool() is a mask, .long() are ids")
-    if found.dim() != 1 or (mask and len(found) != num_nodes):
+    if nodes.dim() != 1 or (mask and len(nodes) != num_nodes):
         raise ValueError(
-            f"{what}: has shape {list(found.shape)}, expected ids [n] or a mask [{num_nodes}]"
+            f"{what}: has shape {list(nodes.shape)}, expected ids [n] or a mask [{num_nodes}]"
         )
-    if found.is_floating_point() or found.is_complex():
-        raise ValueError(f"{what}: holds {found.dtype}, expected whole numbers")
-    found = found.nonzero()[:, 0] if mask else found.long()
-    if len(bad := found[(found < 0) | (found >= num_nodes)]):
+    if nodes.is_floating_point() or nodes.is_complex():
+        raise ValueError(f"{what}: holds {nodes.dtype}, expected whole numbers")
+    nodes = nodes.nonzero()[:, 0] if mask else nodes.long()
+    if len(bad := nodes[(nodes < 0) | (nodes >= num_nodes)]):
         raise ValueError(f"{what}: names node {int(bad[0])}, and there are {num_nodes} nodes")
-    return found
+    return nodes
 
 
 def sizes_of(data: Any) -> dict[str, int]:
@@ -155,8 +155,8 @@ def same_nodes(sizes: Mapping[str, int | None], remedy: str = "") -> int | None:
     Raises:
         ValueError: they differ; the message ends with the ``remedy``.
     """
-    made = {who: nodes for who, nodes in sizes.items() if nodes is not None}
-    if len(set(made.values())) > 1:
-        said = ", ".join(f"{who} says {nodes}" for who, nodes in made.items())
-        raise ValueError(f"how many nodes? {said}{remedy and f'; {remedy}'}")
-    return next(iter(made.values()), None)
+    known_sizes = {who: nodes for who, nodes in sizes.items() if nodes is not None}
+    if len(set(known_sizes.values())) > 1:
+        claims = ", ".join(f"{who} says {nodes}" for who, nodes in known_sizes.items())
+        raise ValueError(f"how many nodes? {claims}{remedy and f'; {remedy}'}")
+    return next(iter(known_sizes.values()), None)

@@ -24,31 +24,35 @@ _DEEPEST = 50
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 
 
-def plain(said: object) -> str:
+def plain(value: object) -> str:
     """Return the text as one printable line of at most :data:`LONGEST` characters; idempotent.
 
     Lines are joined by ``|``, and escapes left out. A replacement character stands for each other
     unprintable character, an ellipsis for the cut part.
     """
-    text = str(said)
+    text = str(value)
     if len(text) <= LONGEST and text.isprintable():
         return text
     head = _ESCAPES.sub("", text[: 4 * LONGEST])
     kept = "".join(
-        one if one.isprintable() else " " if one.isspace() else "\N{REPLACEMENT CHARACTER}"
-        for one in " | ".join(head.splitlines())
+        character
+        if character.isprintable()
+        else " "
+        if character.isspace()
+        else "\N{REPLACEMENT CHARACTER}"
+        for character in " | ".join(head.splitlines())
     )
-    whole = len(text) <= 4 * LONGEST and len(kept) <= LONGEST
-    return kept if whole else kept[: LONGEST - 1] + "…"
+    complete = len(text) <= 4 * LONGEST and len(kept) <= LONGEST
+    return kept if complete else kept[: LONGEST - 1] + "…"
 
 
 def words_of(error: BaseException) -> str:
     """Return ``Type: message`` of an error as :func:`plain` text, even if its message raises."""
     try:
-        said = str(error)
+        message = str(error)
     except Exception as failed:
-        said = f"its message cannot be read ({type(failed).__name__})"
-    return plain(f"{type(error).__name__}: {said}")
+        message = f"its message cannot be read ({type(failed).__name__})"
+    return plain(f"{type(error).__name__}: {message}")
 
 
 def open_file(path: Path) -> io.BufferedReader:

@@ -131,9 +131,11 @@ class Plugins(Generic[T]):
 
     def packages(self) -> dict[str, Package]:
         """Return the names of other packages' entry points, in order, with their packages."""
-        ours = set(self.ours())
-        found = {e.name: _package(e) for e in reversed(_entries(self.group)) if e.name not in ours}
-        return dict(sorted(found.items()))
+        own_names = set(self.ours())
+        packages = {
+            e.name: _package(e) for e in reversed(_entries(self.group)) if e.name not in own_names
+        }
+        return dict(sorted(packages.items()))
 
     def load(self, name: str) -> T | None:
         """Load the entry point ``name``; ``None`` if there is none.
@@ -146,26 +148,26 @@ class Plugins(Generic[T]):
 
     def usable(self) -> list[T]:
         """Load all usable entry points, by name; warn once about each unusable one."""
-        taken, made = set(self.ours()), []
+        names, objects = set(self.ours()), []
         for entry in _entries(self.group):
             try:
-                if entry.name in taken:
+                if entry.name in names:
                     raise _fault(entry, "the name is taken")
-                taken.add(entry.name)
-                made.append(self._load(entry))
+                names.add(entry.name)
+                objects.append(self._load(entry))
             except PluginError as error:
                 warnings.warn(str(error), PluginWarning, stacklevel=2)
-        return made
+        return objects
 
     def _load(self, entry: EntryPoint) -> T:
         try:
-            found: Any = self.checked(entry.load())
-            if found.name != entry.name:
-                raise ValueError(f"it calls itself {found.name!r}")
-            require_read_back(found.name)
+            loaded: Any = self.checked(entry.load())
+            if loaded.name != entry.name:
+                raise ValueError(f"it calls itself {loaded.name!r}")
+            require_read_back(loaded.name)
         except (Exception, SystemExit) as error:  # other packages' code may raise anything
             raise _fault(entry, words_of(error)) from error
-        checked: T = found
+        checked: T = loaded
         return checked
 
 
@@ -178,9 +180,9 @@ def require_read_back(*words: str) -> None:
     import pandas as pd
 
     written = io.StringIO(pd.DataFrame({"word": words}).to_csv(index=False))
-    lost = pd.read_csv(written, dtype=str)["word"].isna()
-    if lost.any():
-        word = words[int(lost.argmax())]
+    missing = pd.read_csv(written, dtype=str)["word"].isna()
+    if missing.any():
+        word = words[int(missing.argmax())]
         raise ValueError(f"pandas reads {word!r} as a missing value: choose another word")
 
 
@@ -190,7 +192,7 @@ def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     Words that contain it as a part between hyphens come before words with a similar spelling.
     """
     known = list(known)
-    close = [one for one in known if str(word) in str(one).split("-")]
+    close = [name for name in known if str(word) in str(name).split("-")]
     close = close or difflib.get_close_matches(str(word), known, n=1, cutoff=cutoff)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
@@ -198,15 +200,15 @@ def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
 def installing(extra: str) -> str:
     """Return the command that adds an extra, for a checkout: no registry has this package."""
     root = Path(__file__).resolve().parents[2]
-    where = root if (root / "pyproject.toml").is_file() else "CHECKOUT"
-    return f"pip install {shlex.quote(f'{where}[{extra}]')}"
+    checkout = root if (root / "pyproject.toml").is_file() else "CHECKOUT"
+    return f"pip install {shlex.quote(f'{checkout}[{extra}]')}"
 
 
 @functools.cache
 def _entries(group: str) -> tuple[EntryPoint, ...]:
     """Return a group's entry points, sorted by name and then by package."""
-    found = importlib.metadata.entry_points(group=group)
-    return tuple(sorted(found, key=lambda entry: (entry.name, str(_package(entry)))))
+    entries = importlib.metadata.entry_points(group=group)
+    return tuple(sorted(entries, key=lambda entry: (entry.name, str(_package(entry)))))
 
 
 def _package(entry: EntryPoint) -> Package:
@@ -214,6 +216,6 @@ def _package(entry: EntryPoint) -> Package:
     return Package(entry.dist.name, entry.dist.version)
 
 
-def _fault(entry: EntryPoint, why: str) -> PluginError:
-    said = f"{entry.name} of {_package(entry)} ({entry.group}) cannot be used: {why}"
-    return PluginError(plain(said))
+def _fault(entry: EntryPoint, cause: str) -> PluginError:
+    message = f"{entry.name} of {_package(entry)} ({entry.group}) cannot be used: {cause}"
+    return PluginError(plain(message))

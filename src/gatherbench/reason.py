@@ -34,9 +34,9 @@ def unsupported(cause: str, remedy: str = "") -> Reason:
     return Reason("unsupported", cause, remedy)
 
 
-def kind_of(said: str) -> str:
+def kind_of(text: str) -> str:
     """Return the kind of a reason from its text in a row; empty if it has none."""
-    return next((kind for kind in get_args(Kind) if said.startswith(f"{kind}: ")), "")
+    return next((kind for kind in get_args(Kind) if text.startswith(f"{kind}: ")), "")
 
 
 class ReasonError(Exception):

@@ -222,7 +222,7 @@ TEXT: list[tuple[str, str | bytes, Any, dict[str, Any]]] = [
         for said, told in (
             ("leave --zero-based and --directed out", {"one_based": False}),
             ("leave --zero-based and --directed out", {"undirected": False}),
-            ("is no text: leave --source, --target and --header out", {"source": "2"}),
+            ("is not text: leave --source, --target and --header out", {"source": "2"}),
         )
     ),
     ("a.mtx", "%%MatrixMarket matrix array real general\n2 2\n1\n1\n1\n1\n", "2 by 2, array", {}),

@@ -71,8 +71,8 @@ class Interval:
     @property
     def ends(self) -> tuple[float, float, float]:
         """The value, low and high; NaN for the bounds of a single repeat."""
-        known = math.isfinite(self.high)
-        return (self.value, *((self.low, self.high) if known else (math.nan, math.nan)))
+        is_bounded = math.isfinite(self.high)
+        return (self.value, *((self.low, self.high) if is_bounded else (math.nan, math.nan)))
 
     @property
     def inverse(self) -> Interval:
@@ -125,31 +125,33 @@ def _independent(factors: Sequence[Factor]) -> Iterator[Factor]:
         if not isinstance(logs, Logs):
             yield factor
             continue
-        mine = {p: {b: exponent * x for b, x in of.items()} for p, of in logs.blocks.items()}
-        for number, (members, theirs) in enumerate(groups):
-            shared = _summed(mine, theirs)
+        own_blocks = {
+            p: {b: exponent * x for b, x in by_block.items()} for p, by_block in logs.blocks.items()
+        }
+        for number, (members, their_blocks) in enumerate(groups):
+            shared = _summed(own_blocks, their_blocks)
             # A single common process gives evidence only about that process.
-            if len(shared) > 1 or len(shared) == len(mine) == len(theirs) == 1:
+            if len(shared) > 1 or len(shared) == len(own_blocks) == len(their_blocks) == 1:
                 groups[number] = [*members, factor], shared
                 break
         else:
-            groups.append(([factor], mine))
+            groups.append(([factor], own_blocks))
     for members, blocks in groups:
         yield (1, _means(blocks)) if len(members) > 1 else members[0]
 
 
-def _summed(one: Blocks, other: Blocks) -> dict[float, dict[int, float]]:
+def _summed(a: Blocks, b: Blocks) -> dict[float, dict[int, float]]:
     """Add up the blocks that both have."""
-    found = {
+    sums = {
         process: {
-            block: x + other[process][block] for block, x in of.items() if block in other[process]
+            block: x + b[process][block] for block, x in by_block.items() if block in b[process]
         }
-        for process, of in one.items()
-        if process in other
+        for process, by_block in a.items()
+        if process in b
     }
-    return {process: of for process, of in found.items() if of}
+    return {process: by_block for process, by_block in sums.items() if by_block}
 
 
 def _means(blocks: Blocks) -> ArrayLike:
     """Return the mean of each process."""
-    return [float(np.mean(list(of.values()))) for of in blocks.values()]
+    return [float(np.mean(list(by_block.values()))) for by_block in blocks.values()]

@@ -93,9 +93,9 @@ def between(ratio: Interval, *, host_bound: bool) -> PathWord:
     return "HOST-BOUND" if host_bound else judge(ratio).word
 
 
-def ratio_of(one: ArrayLike, other: ArrayLike) -> Interval:
+def ratio_of(numerator: ArrayLike, denominator: ArrayLike) -> Interval:
     """Compute the ratio of two series, each given as the logarithms of its repeats' values."""
-    return interval_of((1, one), (-1, other))
+    return interval_of((1, numerator), (-1, denominator))
 
 
 def shortest(

@@ -149,9 +149,9 @@ def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder):
 @pytest.mark.parametrize(
     ("where", "name", "status", "remedy"),
     [
-        (RunStore, "replace", 1, "no predictions: .*gatherbench predict FOLDER"),
-        (finish, "write_report", 1, "no report: .*gatherbench report FOLDER"),
-        (finish, "save_all", 1, "no pictures: .*gatherbench show --plot FOLDER"),
+        (RunStore, "replace", 1, "cannot write the predictions: .*gatherbench predict FOLDER"),
+        (finish, "write_report", 1, "cannot write the report: .*gatherbench report FOLDER"),
+        (finish, "save_all", 1, "cannot write the pictures: .*gatherbench show --plot FOLDER"),
         (finish, "write_atomically", 2, "profile.toml: cannot be written"),
     ],
 )

@@ -79,9 +79,9 @@ NUMA_NODE = f"bus/pci/devices/{ADDRESS.lower()}/numa_node"
 @pytest.mark.parametrize(
     ("file", "text", "device", "numa", "why"),
     [
-        (NUMA_NODE, "-1", CUDA, "gpu", "unsupported: not bound: the kernel does not say"),
-        (NUMA_NODE, "7", CUDA, "gpu", "unsupported: not bound: the kernel does not say"),
-        (NUMA_NODE, "what?", CUDA, "gpu", "unsupported: not bound: the kernel does not say"),
+        (NUMA_NODE, "-1", CUDA, "gpu", "unsupported: not bound: the kernel hides the GPU"),
+        (NUMA_NODE, "7", CUDA, "gpu", "unsupported: not bound: the kernel hides the GPU"),
+        (NUMA_NODE, "what?", CUDA, "gpu", "unsupported: not bound: the kernel hides the GPU"),
         (NODE1, "", CUDA, "gpu", "no_permission: not bound: no core of node 1"),
         (NODE1, "everything", CUDA, "gpu", "unsupported: not bound: the machine has one"),
         (NODE1, "2-x", CUDA, "gpu", "unsupported: not bound: the machine has one"),

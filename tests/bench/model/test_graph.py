@@ -102,4 +102,4 @@ def test_the_command_prints_a_table_and_refuses_a_run_beside_it():
     ):
         refused = CliRunner().invoke(app, ["predict", *wrong])
         assert refused.exit_code == 2
-        assert "--graph takes --profile NAME" in refused.output
+        assert "--graph needs --profile NAME" in refused.output

@@ -187,7 +187,7 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
         ),
         ("repeats = 3", "repeat = 3", "measure.repeat: unknown key; did you mean 'repeats'?"),
         ("[measure]", "[mesure]", "mesure: unknown key; did you mean 'measure'?"),
-        ("[[workload]]", "[workload]", "workload: there may be several: write [[workload]]"),
+        ("[[workload]]", "[workload]", "workload: this is a list of tables: write [[workload]]"),
         ('dataset = "wordnet"', 'datset = "wordnet"', "did you mean 'dataset'?"),
         ('"sage", "gat"', '"sage", "gta"', "unknown model 'gta'; did you mean 'gat'?"),
         ("repeats = 3", "repeats = 0", "measure.repeats: Input should be greater than"),
@@ -263,9 +263,9 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
                 (f'sampler = ["", "{BUFFERED} held=17"]', "a buffer of 17 of 16 partitions"),
                 (f'sampler = "{BUFFERED} held=1"', "a buffer of 1 is too small"),
                 (f'sampler = "{BUFFERED} hold=4"', "no parameter 'hold'; did you mean 'held'?"),
-                (f'sampler = "{BUFFERED} held=four"', "held = 'four' is no int"),
+                (f'sampler = "{BUFFERED} held=four"', "held = 'four' is not of type int"),
                 (f'sampler = "{BUFFERED}s"', "has no attribute 'Buffereds'"),
-                (f'around_step = "{BUFFERED}"', "is no class of AroundStep"),
+                (f'around_step = "{BUFFERED}"', "is not a subclass of AroundStep"),
                 ("sampler = []", "workload[0].sampler: an empty list"),
             )
         ),
@@ -378,7 +378,7 @@ def test_a_model_of_ones_own_is_found_in_the_current_folder(own_models):
         ("no_such_module:Seeds", "No module named 'no_such_module'"),
         ("models_for_a_test:Sedes", "has no attribute 'Sedes'"),
         ("models_for_a_test:TooFew", "too many positional arguments"),
-        ("models_for_a_test:linear", "is no class of Module"),
+        ("models_for_a_test:linear", "is not a subclass of Module"),
         (":Seeds", "Empty module name"),
     ],
 )
@@ -395,10 +395,10 @@ def test_a_model_of_ones_own_is_trained_and_nothing_of_it_is_predicted(own_model
     assert rows["train", "operations"].reason == UNCOUNTED
 
 
-EIGHT = "sampler_workers: 9, and a case may use 8 cores: at most 8"
-THREE = "sampler_workers: 4, and a case may use 3 cores: at most 3"
-RANK = "sampler_workers: 3 for each of 3 ranks, and a case may use 8 cores: at most 2"
-THREADS = "measure.threads: 9, and this process may use 8 cores"
+EIGHT = "sampler_workers: 9, but a case may use only 8 cores: at most 8"
+THREE = "sampler_workers: 4, but a case may use only 3 cores: at most 3"
+RANK = "sampler_workers: 3 for each of 3 ranks, but a case may use only 8 cores: at most 2"
+THREADS = "measure.threads: 9, but this process may use only 8 cores"
 
 
 @pytest.mark.parametrize(
@@ -486,13 +486,13 @@ def test_a_sampler_is_another_workload_and_draws_on_the_cpu_alone(tmp_path):
     assert workload_name(asdict(some)) == "wordnet GraphSAGE (sampler: Buffered)"
     assert not [c for c in plan.cases() if c.strategy == "partition_buffer"], "by its name alone"
     on_gpu = load_plan(write(tmp_path, own.replace("[measure]", '[measure]\nsampling = "gpu"')))
-    with pytest.raises(PlanError, match='draws on the CPU: take sampling = "live"'):
+    with pytest.raises(PlanError, match='draws on the CPU: set sampling = "live"'):
         on_gpu.cases()
     in_order = own.replace(BUFFERED, "gatherbench.bench.neighbours.graphsnapshot:OTF")
     two = load_plan(
         write(tmp_path, in_order.replace("[measure]", "[measure]\nsampler_workers = 2"))
     )
-    with pytest.raises(PlanError, match="draws in order: sampler_workers is 0 or 1"):
+    with pytest.raises(PlanError, match="draws in order: set sampler_workers to 0 or 1"):
         two.cases()
 
 
@@ -524,9 +524,9 @@ def test_a_captured_step_is_another_workload_on_the_same_minibatches(tmp_path):
         ('step = ["issued", "captured"]', "step = []", "step: an empty list leaves nothing"),
         ('"captured"]', '"caught"]', "step"),
         ('"wordnet"', f'"wordnet"\naround_step = "{TO_HOST}"', "with nothing around a step"),
-        ('"wordnet"', '"wordnet"\nmodel = "gat"', 'is there for model = "sage"'),
+        ('"wordnet"', '"wordnet"\nmodel = "gat"', 'works for model = "sage"'),
         ('"wordnet"', '"wordnet"\ngpus = 2', "on one GPU so far"),
-        ('"wordnet"', '"wordnet"\nmodel = "mlp"', 'is there for model = "sage"'),
+        ('"wordnet"', '"wordnet"\nmodel = "mlp"', 'works for model = "sage"'),
         # Of 2 workloads; 100,000 is the most.
         (
             'name = "cpu_gather"',

@@ -175,7 +175,7 @@ def cuda(
         (gathers, "FOREIGN_SPANS", (2 * MIB, 32 * MIB)),
         (gathers, "SPLIT_BYTES", 2 * MIB),
         (gathers, "gather_into", gather),
-        (gathers, "seen_by_torch", seen),
+        (gathers, "as_cuda_tensor", seen),
         (gathers, "runtime", lambda: runtime),
         (gathers, "call_runtime", call),
         (gpu, "launch_kernel", launch),

@@ -271,22 +271,22 @@ def test_a_minute_of_a_host(small, quick, tmp_path, monkeypatch):
         "not_applicable: no disk is timed (--disk none)"
     }
     assert done.rounds == 3
-    assert (done.known["rounds"][done.known["reason"] == ""] == 3).all()
+    assert (done.medians["rounds"][done.medians["reason"] == ""] == 3).all()
     file = pd.read_csv(done.folder / "probe.csv")
     assert set(file["machine"]) == {done.facts.machine}
-    with pytest.raises(ProbeError, match="nothing is overwritten: name another folder"):
+    with pytest.raises(ProbeError, match="exists already: choose another folder"):
         probe(tmp_path / "new")
 
 
 def test_a_minute_and_a_profile_of_a_gpu(cuda, quick, tmp_path):
     done = probe(tmp_path / "one")
     limits = {"copy_to_device", "sm_read", "gpu_gather", "managed_gather", "host_gather"}
-    assert limits <= set(done.known["case"])
+    assert limits <= set(done.medians["case"])
     assert done.facts.gpu == "a stand-in"
     whole = probe(tmp_path / "two", scope=Scope.PROFILE)
     wanted = {one.name for one in CASES.values() if one.scope <= Scope.PROFILE}
-    assert set(whole.known["case"]) == wanted
-    profile = profile_of(whole.known, whole.facts)
+    assert set(whole.medians["case"]) == wanted
+    profile = profile_of(whole.medians, whole.facts)
     for key in ("read.roof", "gpu.launch", "copy.pageable", "read.page_visits", "gpu.issue"):
         # A host that plays a GPU may be outside of what a GPU can be: then it is not believed.
         assert profile[key].value is not None or "not believed" in profile[key].source, key
@@ -295,7 +295,7 @@ def test_a_minute_and_a_profile_of_a_gpu(cuda, quick, tmp_path):
 def test_named_cases_alone_are_measured_and_what_they_lack_is_a_row(cuda, tmp_path, monkeypatch):
     monkeypatch.setitem(NEEDS, "ncu", lambda: unsupported("ncu is not there", "install it"))
     done = probe(tmp_path, names=["requests", "gpu_copy"], rounds=2)
-    known = done.known.set_index("case")
+    known = done.medians.set_index("case")
     assert known.loc["requests", "reason"] == "unsupported: ncu is not there; install it"
     assert known.loc["gpu_copy", "rounds"] == 2
     with pytest.raises(ProbeError, match=r"no case is called 'gpu_copi'.*gpu_copy"):

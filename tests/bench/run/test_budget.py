@@ -171,7 +171,7 @@ def test_what_was_left_out_is_said(tmp_path, monkeypatch):
     first, *_, last = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert first.startswith("4 cases. No GPU here: data paths run in host memory. Results: ")
     assert last == (
-        "3 of 4 cases left out when the time was up; nothing is known of cpu_gather 60 and"
+        "3 of 4 cases left out when the time ended; not measured at all: cpu_gather 60 and"
         f" cpu_gather 40. Go on with: gatherbench run --resume {store.folder}"
     )
 
@@ -185,7 +185,7 @@ def test_nothing_measured_is_one_line(tmp_path, monkeypatch):
     assert execute(task, out, out, 5.0) == 1
     _, *said = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert said == [
-        "Nothing was measured: the time was up before any of 2 cases had a whole block. Go on with:"
+        "Nothing was measured: the time ended before any of 2 cases completed a block. Go on with:"
         f" gatherbench run --resume {store.folder}"
     ]
 
