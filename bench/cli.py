@@ -1,4 +1,4 @@
-"""The command line: its commands, each a file in `commands/`.
+"""Define the command line; each command is a file in `commands/`.
 
 A command loads torch and pandas only when it runs, so that `--help` answers at once. Exit status:
 0 all went well, 1 a case failed, nothing was measured or the run was stopped, 2 bad input, and 128
@@ -53,7 +53,7 @@ _usual_warning = warnings.formatwarning
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Run the command line; this is the entry point of the console script."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # "?" for what it lacks would read as our mark
             stream.reconfigure(errors="backslashreplace")
@@ -73,7 +73,7 @@ def main() -> None:
 def _warning(
     message: Warning | str, category: type[Warning], *location: Any, **options: Any
 ) -> str:
-    """Print a plug-in's warning without a line of ours, which is not at fault."""
+    """Print a plug-in's warning without the source line, which is gatherbench's."""
     if issubclass(category, PluginWarning):
         return f"warning: {message}\n"
     return _usual_warning(message, category, *location, **options)
@@ -91,6 +91,6 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options of the program as a whole."""
+    """Define the options that precede a command."""
     # Pictures go to files: a backend for windows that is not there, or none at all, is no matter.
     os.environ["MPLBACKEND"] = "agg"

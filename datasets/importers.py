@@ -231,7 +231,7 @@ def _kinds(field: Field | None, both_ways: bool) -> tuple[NDArray[np.int64], tup
 
 
 def _number(graph: Graph, ids: NDArray[Any], where: str) -> NDArray[np.int32]:
-    """Return the nodes, from 0, that have these ids in the graph's file; ``where`` tells of ids."""
+    """Return the nodes, from 0, with these ids in the graph's file; ``where`` names the ids."""
     first = graph.first or 0
     if (bad := (ids < first) | (ids >= graph.nodes + first)).any():
         at = int(bad.argmax())

@@ -109,7 +109,7 @@ def fail(message: str) -> NoReturn:
 
 @contextmanager
 def writing(path: Path, option: str) -> Iterator[None]:
-    """End with exit status 2 if ``place``, which ``option`` chooses, cannot be written."""
+    """End with exit status 2 if ``path``, which ``option`` chooses, cannot be written."""
     try:
         yield
     except OSError as error:

@@ -36,7 +36,7 @@ def prepare(
 
 @asking(Import)
 def import_(options: Import) -> None:
-    """Import a graph of your own. Plans then name it like any other dataset."""
+    """Import a graph of your own, so that plans can name it like any other dataset."""
     from gatherbench.bench.show.listing import imported_summary
     from gatherbench.bench.show.terminal import step_bar
     from gatherbench.datasets.importers import import_graph

@@ -193,7 +193,7 @@ def execute(
     err: Console,
     budget_s: float | None = None,
 ) -> int:
-    """Measure what is missing, print the table and the files' places; return the exit status.
+    """Measure the missing cases, print tables and the paths of files, and return the exit status.
 
     The measurement stops ``budget_s`` seconds after the start, and the rows so far are printed.
     Without it, the plan's ``budget_s`` limits the time in cases.

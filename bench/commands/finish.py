@@ -117,7 +117,7 @@ def _shown(run: Run, store: RunStore, out: Console, err: Console, *, everything:
 
 
 def _unwritten(err: Console, remedy: str, product: str, error: OSError) -> bool:
-    """Print that ``what`` is missing, and the command that makes it later; return ``False``."""
+    """Print that ``product`` is missing, and the command that makes it later; return ``False``."""
     err.print(f"[red]cannot write the {product}:[/] {escape(str(error))}; every row is saved.")
     err.print(f"Once this is solved, run: {escape(remedy)}", soft_wrap=True)
     return False

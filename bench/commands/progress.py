@@ -37,7 +37,7 @@ def reporter(
     left_s: Callable[[], float] = lambda: math.inf,
     clock: Callable[[], float] = time.time,
 ) -> Progress:
-    """Draw the runner's progress: a line that changes on a terminal, elsewhere a line a quarter.
+    """Show the runner's progress: a changing line on a terminal, elsewhere a line per quarter.
 
     The first case to fail or to be skipped for a reason has a line with it.
 

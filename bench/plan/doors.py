@@ -70,7 +70,7 @@ class AroundStep(ABC):
 
 
 def opened(spec: str, kind: type[T]) -> T:
-    """Build the object that the words name, ``module:Class key=value …``.
+    """Build the object of a specification ``module:Class key=value …``.
 
     Raises:
         ValueError: the class or parameter is missing, or the value is invalid.
@@ -93,7 +93,7 @@ def opened(spec: str, kind: type[T]) -> T:
 
 
 def short_name(spec: str) -> str:
-    """Return the words without the module: ``Class key=value …``."""
+    """Return a specification without its module: ``Class key=value …``."""
     name, *settings = spec.split() or [""]
     return " ".join([name.rpartition(":")[2], *settings])
 

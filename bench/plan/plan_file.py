@@ -102,7 +102,7 @@ def plan_schema() -> dict[str, Any]:
 
 
 def _of_the_other(error: Any) -> bool:
-    """Return whether an error comes from trying the wrong one of a value and a list."""
+    """Return whether an error comes from the wrong alternative, a value or a list."""
     tried = error["loc"][_named(error) :]
     if not tried:
         return False

@@ -97,7 +97,7 @@ class Workload:
 
 
 def workload_name(fields: Mapping[str, Any]) -> str:
-    """Describe a workload of ``plan.json``: graph, model, and values that are no defaults."""
+    """Describe a workload of ``plan.json``: graph, model, and values other than the defaults."""
     if fields["model"] == GRAPHLESS:
         many, rows = fields["max_batches"], fields["batch_size"]
         return f"{fields['dataset']} ({many} minibatches of {rows})"
@@ -176,7 +176,7 @@ def case_id(workload: str, strategy: str, variant: str, repeat: int) -> str:
 
 
 def _class_of(spec: str) -> str:
-    """Return the class that the words of a door name, as a part of a file's name."""
+    """Return the class of a specification (:mod:`.doors`), as a part of a file's name."""
     return re.sub(r"\W+", "-", short_name(spec).partition(" ")[0], flags=re.ASCII)
 
 

@@ -1,4 +1,4 @@
-"""The base of all cases: the tables that they read, the clocks, the rounds, the file of rows."""
+"""Provide what all cases use: the tables that they read, the clocks and the file of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results of a probe: medians, as a table, a picture, and the one file that can be sent in."""
+"""Show the results of a probe: as a table, a picture, and the one file that can be sent in."""
 
 from __future__ import annotations
 

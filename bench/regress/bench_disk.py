@@ -1,4 +1,4 @@
-"""Random reads of 4 KiB past the page cache: the engines of gatherbench on one file of 256 MiB.
+"""Time random reads of 4 KiB past the page cache by each engine, on one file of 256 MiB.
 
 Each row is one read, copied to its place. Another library's reader is in docs/guide.md.
 """

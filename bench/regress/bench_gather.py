@@ -1,4 +1,4 @@
-"""The host gather against ``torch.index_select``, plain indexing and memcpy, in one run.
+"""Time the host gather, ``torch.index_select``, plain indexing and memcpy in one run.
 
 ``cpu_gather`` is the baseline of every comparison, so it must not be slower than one line of torch.
 Run with::

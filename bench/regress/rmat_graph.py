@@ -1,4 +1,4 @@
-"""A synthetic graph in memory, for benchmarks that need one and no dataset folder."""
+"""Make a synthetic graph in memory, for benchmarks that need no dataset folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One side of a comparison: a pytest process that runs its benchmarks block by block, on command.
+"""Run one side of a comparison: a pytest process that runs benchmarks block by block, on command.
 
 ``against.py`` starts this file once for each tree, with that tree's ``src`` on ``PYTHONPATH``.
 It imports nothing of gatherbench itself, so it also runs the code of older commits. Both sides

@@ -1,4 +1,4 @@
-"""Let two trees take turns: the files of a commit, a process of each side, and alternating blocks.
+"""Run two trees in alternating blocks, each in its own process, one from the files of a commit.
 
 Processes differ by where their memory and threads happen to lie, and no number of rounds within one
 process shows that. So one pair of processes follows another. Within a pair each benchmark runs in

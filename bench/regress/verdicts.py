@@ -106,7 +106,7 @@ class Record:
 
 
 def judge_all(records: Sequence[Record]) -> list[Verdict]:
-    """Return a verdict each: by the rule where both sides ran, else by which failed and why."""
+    """Return a verdict for each record: by the rule if both sides ran, else by who failed."""
     family = sum(record.runs for record in records)
     judged = [(record, record.verdict(family)) for record in records]
     moved: dict[tuple[str | None, str], str] = {

@@ -25,7 +25,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 
 
 def plain(value: object) -> str:
-    """Return the text as one printable line of at most :data:`LONGEST` characters; idempotent.
+    """Return a value's text as one printable line of up to :data:`LONGEST` characters; idempotent.
 
     Lines are joined by ``|``, and escapes left out. A replacement character stands for each other
     unprintable character, an ellipsis for the cut part.

@@ -198,7 +198,7 @@ def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def installing(extra: str) -> str:
-    """Return the command that adds an extra, for a checkout: no registry has this package."""
+    """Return the command that adds an extra, from a checkout: no registry has this package."""
     root = Path(__file__).resolve().parents[2]
     checkout = root if (root / "pyproject.toml").is_file() else "CHECKOUT"
     return f"pip install {shlex.quote(f'{checkout}[{extra}]')}"

@@ -162,7 +162,7 @@ def test_files_without_history_or_installation_are_described_too(monkeypatch, tm
     [
         (("0-3",), [0], "not bound: one NUMA node"),
         ((), [], "not bound: one NUMA node"),
-        (("0-3", "4-7"), [], "not bound: no GPU"),
+        (("0-3", "4-7"), [], "not bound: this machine lacks"),
         (("0-3", "4-7"), [1, None], "not bound: the kernel hides a GPU"),
         (("0-3", "4-7"), [1, 0], "a case on a GPU is bound to its node"),
     ],

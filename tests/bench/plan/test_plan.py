@@ -242,7 +242,7 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
         ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = 0', "greater than 0"),
         ('dataset = "wordnet"', "dataset = []", "workload[0].dataset: an empty list"),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nbatch_size = true', "whole number, not True"),
-        ('"naive", "pinned"', "", "strategy[0]: an empty list"),
+        ('"naive", "pinned"', "", "strategy[0]: a parameter cannot be an empty list"),
         *(
             ('dataset = "wordnet"', f'dataset = "wordnet"\ngpus = {value}', f"[0].gpus{said}")
             for value, said in (
@@ -269,7 +269,7 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
                 ("sampler = []", "workload[0].sampler: an empty list"),
             )
         ),
-        ("repeats = 3", "repeats = 3\neval_every_epoch = true", "say eval_batches"),
+        ("repeats = 3", "repeats = 3\neval_every_epoch = true", "set eval_batches"),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nscaling = []', "scaling: an empty list"),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = "x"', "scale: must be a number, not"),
         ('dataset = "wordnet"', "dataset = 1", "dataset: must be a text in quotes, not 1"),
@@ -444,7 +444,7 @@ def test_minibatches_are_drawn_ahead_wherever_they_are_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("word", "remedy"),
     [
-        ("together = true\nepochs = 1", "together: of two paths .*: say epochs = 2 or more"),
+        ("together = true\nepochs = 1", "together needs epochs = 2 or more"),
         (
             "together = true\neval_batches = 1\neval_every_epoch = true",
             "eval_every_epoch scores .* leave together out",
@@ -523,9 +523,9 @@ def test_a_captured_step_is_another_workload_on_the_same_minibatches(tmp_path):
     [
         ('step = ["issued", "captured"]', "step = []", "step: an empty list leaves nothing"),
         ('"captured"]', '"caught"]', "step"),
-        ('"wordnet"', f'"wordnet"\naround_step = "{TO_HOST}"', "with nothing around a step"),
+        ('"wordnet"', f'"wordnet"\naround_step = "{TO_HOST}"', "without around_step"),
         ('"wordnet"', '"wordnet"\nmodel = "gat"', 'works for model = "sage"'),
-        ('"wordnet"', '"wordnet"\ngpus = 2', "on one GPU so far"),
+        ('"wordnet"', '"wordnet"\ngpus = 2', "on one GPU"),
         ('"wordnet"', '"wordnet"\nmodel = "mlp"', 'works for model = "sage"'),
         # Of 2 workloads; 100,000 is the most.
         (

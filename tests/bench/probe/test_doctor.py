@@ -160,7 +160,7 @@ def test_the_disk_is_that_of_the_graphs(monkeypatch, tmp_path):
     disk = by_name(examine())["Disk"]
     assert disk.status == "limited"
     assert "GATHERBENCH_DATA" in disk.remedy
-    assert f"1.0 GiB free for graphs ({tmp_path / 'not' / 'yet'}), 99.0 GiB in" in disk.detail
+    assert f"1.0 GiB free for graphs ({tmp_path / 'not' / 'yet'}), 99.0 GiB for" in disk.detail
 
 
 def test_two_nodes_with_a_gpu_that_knows_its_own_are_fine(tmp_path, monkeypatch):

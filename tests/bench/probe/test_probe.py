@@ -336,7 +336,7 @@ def test_the_command_lists_measures_and_writes_a_profile(small, quick, tmp_path,
     assert "gpu_matmul --profile lacks gpu" in listed
     assert "host_gather probe ok" in listed
     said = told("probe", "--disk", "none", "--profile", "own/one.toml")
-    assert "The host alone was measured" in said
+    assert "only the host was measured" in said
     assert "host_gather" in said
     profile: LinkProfile = load_profile(tmp_path / "own/one.toml")
     assert profile["host.sample_rate"].value
