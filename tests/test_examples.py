@@ -54,34 +54,45 @@ def test_train_wordnet_names_the_strategy_that_was_meant():
         example("train_wordnet").main(("--strategy", "async_zerocopy"))
 
 
-#: Runs one script after another: the launcher and the imports take longer than both. The second
-#: meets in a store of its own, as the launcher's knows the ranks of the first.
+#: Two ranks, forked behind the imports, which take longer than both scripts. Each script meets in a
+#: store of its own, as one knows the ranks of the other.
 ONE_BY_ONE = """
 import os, runpy, sys
-_, port, right, wrong, *sys.argv[1:] = sys.argv
-runpy.run_path(right, run_name="__main__")
-sys.argv[-3:] = "1", "--strategy", "async_zero_copy"
-os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-runpy.run_path(wrong, run_name="__main__")
+import gatherbench.pyg, torch_geometric.loader, torch_geometric.nn
+_, right, first, wrong, second, *few = sys.argv
+rank = "0" if os.fork() else "1"
+os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+for script, port, *more in (
+    (right, first, "10", "--strategy", "cpu_gather"),
+    (wrong, second, "1", "--strategy", "async_zero_copy"),
+):
+    os.environ["MASTER_PORT"] = port
+    sys.argv = [script, *few, "--max-batches", *more]
+    runpy.run_path(script, run_name="__main__")
+if rank == "0":
+    assert os.wait()[1] == 0
 """
 
 
 @pytest.mark.usefixtures("data_root")
 def test_train_ddp(tmp_path):
-    """Ranks end with the same parameters, by whose digests a script without DDP is found out."""
+    """Ranks end with the same parameters, by whose digests a script without DDP is found out.
+
+    The variables are those of torchrun.
+    """
     right, wrong = EXAMPLES / "train_ddp.py", tmp_path / "wrong.py"
     wrapped, text = "DistributedDataParallel(model.to(device))", right.read_text()
     assert wrapped in text
     wrong.write_text(text.replace(wrapped, "model.to(device)"))
-    (tmp_path / "one_by_one.py").write_text(ONE_BY_ONE)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    scripts = [tmp_path / "one_by_one.py", store.port, right, wrong]
-    few = ["--epochs", 2, "--max-batches", 10, "--strategy", "cpu_gather"]
-    # ``timeout`` tells the launcher to end its ranks, which a kill would not.
-    launcher = ["timeout", 800, sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*launcher, "--nproc-per-node", 2, *scripts, "--device", "cpu"]
+    stores = [
+        dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(2)
+    ]
+    scripts = [right, stores[0].port, wrong, stores[1].port]
+    # ``timeout`` ends both ranks, which a kill would not.
+    command = ["timeout", 800, sys.executable, "-c", ONE_BY_ONE, *scripts]
     done = subprocess.run(
-        [*map(str, command), *map(str, few)],
+        [*map(str, command), "--epochs", "2", "--device", "cpu"],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
