@@ -229,8 +229,13 @@ class Sheet:
         )
 
 
-def sheet(chart: Chart, width: float, room: float, legend: Sequence[Artist]) -> Sheet:
-    """Make an empty figure with the words of a chart, and ``room`` inches for its panels."""
+def sheet(
+    chart: Chart, width: float, room: float, legend: Sequence[Artist], column: float
+) -> Sheet:
+    """Make an empty figure with the words of a chart, and ``room`` inches for its panels.
+
+    Its legend is no wider than a column: a telephone shows that much.
+    """
     letters, bold = int(width * 17.5), {"fontweight": "bold"}
     title = (textwrap.wrap(chart.title, int(width * 9)), TITLE, "title", {"fontsize": 12, **bold})
     head = [title] + [
@@ -242,11 +247,11 @@ def sheet(chart: Chart, width: float, room: float, legend: Sequence[Artist]) -> 
         (textwrap.wrap(text, letters, break_on_hyphens=False), LINE, kind, small)
         for kind, text in (("foot", chart.reading), ("source", chart.foot))
     ]
-    labels = [textwrap.wrap(str(key.get_label()), int((width - 0.55) * 13)) for key in legend]
+    labels = [textwrap.wrap(str(key.get_label()), int((column - 0.55) * 13)) for key in legend]
     for key, lines in zip(legend, labels, strict=True):
         key.set_label("\n".join(lines))
     keyed = [0.55 + max(map(len, lines)) / 14 for lines in labels]
-    abreast = max(1, len(keyed) if sum(keyed) < width else int(width / max(keyed)))
+    abreast = max(1, len(keyed) if sum(keyed) < column else int(column / max(keyed)))
     most = max(map(len, labels), default=0)
     keys = LEGEND * most * math.ceil(len(legend) / abreast) + 0.06 * bool(legend)
     above = MARGIN + sum(len(lines) * tall for lines, tall, *_ in head) + keys
@@ -293,7 +298,8 @@ def draw(chart: Chart, *, columns: int = 3, column: float = COLUMN) -> Figure:
     # A "$" in a name begins no formula.
     grid = {"axes.grid.axis": "both"} if chart.over_time else {}
     with mpl.rc_context(RC | {"text.parse_math": False} | grid):
-        paper = sheet(chart, columns * column + (columns - 1) * GAP, sum(tall), _legend(chart))
+        width = columns * column + (columns - 1) * GAP
+        paper = sheet(chart, width, sum(tall), _legend(chart), column)
         for number_, cell in enumerate(cells):
             down, place = divmod(number_, columns)
             left, top = place * (column + GAP), sum(tall[:down])
