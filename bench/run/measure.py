@@ -396,7 +396,7 @@ class MeasuredCase(ExitStack):
         """Compare rows once more after the last epoch."""
         epochs = self._session.epochs
         batches = min(KEPT, len(epochs.trace))
-        last = map(epochs.typed, itertools.islice(epochs.trace, batches))
+        last = (epochs.typed(epochs.trace[number]) for number in range(batches))
         compared = self._compared("after the last epoch", batches, self.job.alone)
         check_rows(self.fetcher, compared, last, self.trainer, self._session.group)
 

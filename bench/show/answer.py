@@ -243,9 +243,10 @@ def _cautions(run: Run) -> Iterator[str]:
     if wide := imprecise(run):
         worst = max(wide, key=lambda series: wide[series])
         width = f"±{wide[worst]:.0%}" if wide[worst] < 1 else "by more than its value"
-        asked = run.plan["measure"]["precision"]
+        precision = run.plan["measure"]["precision"]
+        what = "ratios over the shortest" if run.in_turns else "epochs"
         yield (
-            f"Too few repeats: {len(wide)} {'ratios' if run.in_turns else 'epochs'} are less"
-            f" certain than the plan’s precision (±{asked:.0%}); the widest interval is that of"
-            f" {in_words(*worst[1:3])} ({width}); {_MORE} narrow the intervals"
+            f"Too few repeats: {len(wide)} {what} are less certain than the plan’s precision"
+            f" (±{precision:.0%}); the widest interval is that of {in_words(*worst[1:3])}"
+            f" ({width}); {_MORE} narrow the intervals"
         )

@@ -48,7 +48,8 @@ def small_pages(run: Run) -> list[str]:
 def repeats_of(run: Run) -> str:
     """Return the repeats per series, such as ``6 to 9 repeats``; before any ends, the planned."""
     series = ["workload", "strategy", "variant"]
-    cases = run.ended if len(run.ended) else pd.DataFrame(run.plan["cases"])
+    ended = run.ended[run.ended["status"].eq("ok") & run.ended["used"]]
+    cases = ended if len(ended) else pd.DataFrame(run.plan["cases"])
     counts = cases.groupby(series).size()
     low, high = counts.min(), counts.max()
     return f"{low} to {high} repeats" if low < high else f"{low} repeat{'' if low == 1 else 's'}"

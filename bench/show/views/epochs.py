@@ -99,8 +99,8 @@ def numbers(run: Run) -> Table:
 
 def _of_the_gpu(frame: pd.DataFrame) -> list[Column]:
     columns = [
-        Column("watts", "power of the GPU", "W", short="GPU"),
-        Column("joules", "energy of the GPU above idle, an epoch", "J", short="above idle"),
+        Column("watts", "power of the GPU", "W", short="GPU power"),
+        Column("joules", "energy of the GPU above idle, an epoch", "J", short="net energy"),
     ]
     return [column for column in columns if frame[column.field].notna().any()]
 

@@ -61,9 +61,9 @@ def _held_up(run: Run) -> list[str]:
         return []
     names = [in_words(*pair) for pair in zip(held["strategy"], held["variant"], strict=True)]
     return [
-        f"Inside the training loop {listed(list(dict.fromkeys(names)))} runs at"
-        f" {span(held['share'].min(), held['share'].max(), 'share')} of its stand-alone rate,"
-        " because sampling and training share its cores and memory."
+        f"Slower inside the training loop: {listed(list(dict.fromkeys(names)))}, at"
+        f" {span(held['share'].min(), held['share'].max(), 'share')} of the rate alone; sampling"
+        " and training share cores and memory."
     ]
 
 
