@@ -28,5 +28,5 @@ def list_(
         return print_json(plan_schema())
     if what not in LISTINGS:
         problem = f"cannot list {what!r}" if what else "name what to list"
-        fail(f"{problem}: one of {', '.join(LISTINGS)}")
+        fail(f"{problem}: one of {', '.join([*LISTINGS, 'plan-schema'])}")
     print_table(LISTINGS[what](), as_json)

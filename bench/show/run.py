@@ -43,10 +43,10 @@ def render_all(run: Run, views: Sequence[Shown] | None = None) -> RenderableType
         lines = [Text(one) for one in (view.failed, *view.notes) if one]
         parts += lines + [Text()] * bool(lines)
     parts += [Text(f"{borrowed(run)} {provenance(run)}".strip(), style="dim"), Text()]
-    return Group(*parts, *_answer(run))
+    return Group(*parts, *_answer(run, every_caution=True))
 
 
-def _answer(run: Run) -> Iterator[RenderableType]:
+def _answer(run: Run, *, every_caution: bool = False) -> Iterator[RenderableType]:
     yield Text("Answer", style="bold")
     for one in answers(run):
         yield _line(2, f"{one.workload}: ", one.text)
@@ -54,7 +54,7 @@ def _answer(run: Run) -> Iterator[RenderableType]:
             yield _line(4, "Call: ", one.call)
         if one.change:
             yield _line(4, "To separate paths: ", f"{one.change}.")
-    for caution in cautions(run)[:1]:
+    for caution in cautions(run)[: None if every_caution else 1]:
         yield _line(2, "Caution: ", f"{caution}.")
 
 
