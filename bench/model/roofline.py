@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from gatherbench.bench.model.epoch import EpochPrediction
-from gatherbench.bench.model.physics import MinibatchLoad, engine_copy, gpu_reads
+from gatherbench.bench.model.physics import MinibatchLoad, Part, engine_copy, gpu_reads
 from gatherbench.bench.model.predict import KEYS, Series, SeriesName, predictions
 from gatherbench.bench.model.profile import LinkProfile
 from gatherbench.bench.read.derive import plan_order
@@ -64,13 +64,8 @@ def _measured_seconds(run: Run) -> dict[SeriesName, dict[str, float]]:
     """Return median seconds of ``epoch`` and ``fetch`` for each series measured on a GPU."""
     on_gpu = run.medians.query("backend == 'cuda'")
     seconds = on_gpu[["epoch_s", "fetch_s"]].set_axis(["epoch", "fetch"], axis=1)
-    known = seconds.dropna(how="all").reset_index()
-    return {
-        (row["workload"], row["strategy"], row["variant"]): {
-            name: row[name] for name in ("epoch", "fetch") if pd.notna(row[name])
-        }
-        for row in known.to_dict("records")
-    }
+    known = seconds.dropna(how="all").groupby(KEYS).first()
+    return {key: row.dropna().to_dict() for key, row in known.iterrows()}  # type: ignore[misc]
 
 
 def _line(
@@ -86,13 +81,13 @@ def _line(
     if "disk" in epoch.parts:
         of_disk = one.steps * epoch.parts["disk"].seconds / time
     parts = [p for n, p in epoch.parts.items() if n in ("disk", "gather", "transfer", "expand")]
-    known = bool(parts) and all(part.known for part in parts)
+    longest = max(parts, key=lambda part: part.seconds, default=Part(0.0, "–"))
     return {
         "rate": rate,
         "over": over,
         **{f"of_{kind}": rate / limit for kind, limit in limits.items()},
         "of_disk": of_disk,
-        "fetch_bound": max(parts, key=lambda p: p.seconds).bound if known else "unknown",
+        "fetch_bound": longest.bound if all(part.known for part in parts) else "unknown",
         "bound": epoch.bound,
     }
 

@@ -24,7 +24,7 @@ def predictions(run: Run) -> pd.DataFrame:
     quiet = table.loc[[key not in noisy for key in named]]
     strategy, variant = baseline(run)
     mine = quiet[(quiet["strategy"] == strategy) & (quiet["variant"] == variant)]
-    over = quiet["workload"].map(mine.set_index("workload")["median"])
+    over = quiet["workload"].map(mine.set_index("workload")["median"]).astype(float)
     return table.assign(speedup=over / quiet["median"])
 
 

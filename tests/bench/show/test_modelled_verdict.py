@@ -67,3 +67,11 @@ def test_a_ratio_is_of_two_predicted_epochs(modelled):
     (line,) = predictions(modelled(NAIVE, ALIGNED)).query("variant == 'given'").to_dict("records")
     found = [line[name] for name in ("median", "fetch", "train", "speedup")]
     assert found == pytest.approx([1.0, 0.29, 0.5, 2.0])
+
+
+def test_where_every_prediction_borrows_from_noisy_epochs_none_has_a_ratio(modelled):
+    """On a machine that was busy throughout."""
+    borrowed = {series[:2]: ["sample"] for series in FOUR}
+    table = predictions(modelled(*FOUR, borrowed=borrowed, other_cores=1.5))
+    assert len(table) == len(FOUR)
+    assert table["speedup"].isna().all()
