@@ -1,0 +1,5 @@
+"""A run's folder as data frames, and what follows from them: ratios, intervals, verdicts.
+
+``tables.py`` has the frames with derived columns; ``compare.py`` judges two runs; ``stopping.py``
+says whether a series needs more repeats.
+"""
