@@ -41,11 +41,3 @@ def _published(row: Row, path: Path) -> Row:
             " 'published'"
         )
     return row
-
-
-def published_range(published: pd.DataFrame) -> pd.DataFrame:
-    """Return the paper's range for several GPUs as lines of a panel: ``kind``, ``name``, ``y``."""
-    rows = published[(published["table"] == "headlines") & (published["metric"] == "faster_by")]
-    shares = zip(rows["variant"], rows["value"], strict=True)
-    names = [f"{variant}: {share:.0%} faster" for variant, share in shares]
-    return pd.DataFrame({"kind": "published", "name": names, "y": 1 + rows["value"].to_numpy()})

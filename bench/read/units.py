@@ -1,30 +1,13 @@
 """Numbers and names for readers, equal in terminal, figures and report; large counts as people
-write them; sizes of dtypes.
+write them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
-from types import MappingProxyType
 
-#: Bytes of an element of each feature dtype, by torch's names.
-ITEM_BYTES: Mapping[str, int] = MappingProxyType(
-    {
-        "float32": 4,
-        "float16": 2,
-        "bfloat16": 2,
-        "float64": 8,
-        "float8_e4m3fn": 1,
-        "float8_e5m2": 1,
-        "int8": 1,
-        "uint8": 1,
-        "int16": 2,
-        "int32": 4,
-        "int64": 8,
-    }
-)
 #: Names longer than this are cut in the middle where they are shown.
 LONGEST_NAME = 64
 MISSING = "–"
