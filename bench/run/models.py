@@ -136,7 +136,8 @@ class Trainer:
     Args:
         labels: int64 ``[N]`` in host memory.
         group: the processes that train the model together.
-        around: the context of each step; it may have changed the model's layers.
+        around: the context of each step; it may have changed the model's layers, even if it does
+            nothing in a step. ``None``: the plan names none.
     """
 
     def __init__(
@@ -145,9 +146,10 @@ class Trainer:
         labels: Tensor,
         device: torch.device,
         group: Alone = ALONE,
-        around: StepContext = NOTHING_AROUND,
+        around: StepContext | None = None,
     ) -> None:
-        self.model, self.around = model.to(device), around
+        self.model, self._surrounded = model.to(device), around is not None
+        self.around = NOTHING_AROUND if around is None else around
         self._in_training = group.wrap(self.model)
         self.labels = labels.to(device)
         self.device = device
@@ -181,7 +183,7 @@ class Trainer:
             plain: builds a model as this one's was at first.
             first: whether it is the first repeat, which is checked the most.
         """
-        if self.around is not NOTHING_AROUND:
+        if self._surrounded:
             yield gradient_row(make, self, plain(), *fetched())
 
     def step(self, x: Tensor, batch: MiniBatch) -> Tensor:

@@ -144,5 +144,7 @@ class Session:
         if self.group.rank:
             torch.manual_seed(derive(workload.seed, self.group.rank))  # a dropout of its own
         folder = self._job.dataset.parent / "around_step"
-        around = step_context(workload.around_step, model, self.device, folder)
+        around, words = None, workload.around_step
+        if words:
+            around = step_context(words, model, self.device, folder)
         return Trainer(model, self.labels, self.device, self.group, around)

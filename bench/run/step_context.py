@@ -53,8 +53,6 @@ NOTHING_AROUND = StepContext()
 
 def step_context(words: str, model: nn.Module, device: torch.device, folder: Path) -> StepContext:
     """Return a workload's context for the steps of its model; see ``AroundStep.open``."""
-    if not words:
-        return NOTHING_AROUND
     around: StepContext = opened(words, AroundStep).open(model, device, folder)  # type: ignore[type-abstract]
     return around
 

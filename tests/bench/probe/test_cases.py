@@ -318,7 +318,9 @@ def test_no_more_managed_memory_is_asked_for_than_the_gpu_has_free(rig, free, as
     assert asked == [("managed", 2 * MIB)]
     with pytest.raises(RefusedError, match="no_memory: there are 2 MiB of managed memory"):
         measure(rig, "managed_gather", span_bytes=4 * MIB)
-    with pytest.raises(RefusedError, match="no_memory: 2 MiB, 1 free; more managed memory than"):
+    with pytest.raises(
+        RefusedError, match="no_memory: 2 MiB of managed memory do not fit the 1 MiB of GPU memory"
+    ):
         measure(rig, "split_4k")  # all together
     free[0] *= 2
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from gatherbench.bench.run import group, measure, rank_processes
+from gatherbench.bench.run import group, models, rank_processes, session
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.worker import main
 
@@ -60,8 +60,8 @@ def chosen(job: Job, **changes: Any) -> Job:
 
 
 if __name__ == "__main__":
-    spoil(measure, "knowledge_of", "open")
-    spoil(measure.Trainer, "step", "train")
+    spoil(session, "knowledge_of", "open")
+    spoil(models.Trainer, "step", "train")
     spoil(group.Together, "_exchange", "all_reduce")
     rank_processes.replace = chosen  # type: ignore[attr-defined]
     rank_processes._LINGER_S = 0.5  # half of the faults are waited for so long
