@@ -144,8 +144,8 @@ def fit(profile: LinkProfile, seconds: tuple[float, ...]) -> Fitted:
             try:
                 found = guess(**{name: brentq(off, low, high, rtol=1e-10)})
             except ValueError:
-                said = f"no {name} between {low:g} and {high:g} yields {wanted[bar]:g} s"
-                raise ValueError(f"{bar}: {said}") from None
+                text = f"no {name} between {low:g} and {high:g} yields {wanted[bar]:g} s"
+                raise ValueError(f"{bar}: {text}") from None
     return found
 
 

@@ -319,8 +319,8 @@ def disk_strategies(run: Run) -> list[str]:
     """Return the plan's strategies that fetch off a disk: all with a file, if one declared rows."""
     from gatherbench.strategies.registry import build  # imports torch
 
-    said = run.declared_medians
-    found = set(said[said["declared_disk_payload_bytes"] > 0].index.unique("strategy"))
+    declared = run.declared_medians
+    found = set(declared[declared["declared_disk_payload_bytes"] > 0].index.unique("strategy"))
     for case in run.plan["cases"] if found else ():
         with contextlib.suppress(ValueError):  # of a package that is not installed here
             if "file" in build(case["strategy"], case["params"]).needs:

@@ -93,9 +93,9 @@ def limits_of(plan: dict[str, Any]) -> dict[str, Any]:
     measure = plan.get("measure")
     if not isinstance(measure, dict):
         return {}
-    said = {key: measure[key] for key in ("repeats", "precision") if measure.get(key) is not None}
+    limits = {key: measure[key] for key in ("repeats", "precision") if measure.get(key) is not None}
     older = [measure[key] for key in ("min_repeats", "max_repeats") if key in measure]
-    return {**said, **({"repeats": older} if older and "repeats" not in said else {})}
+    return {**limits, **({"repeats": older} if older and "repeats" not in limits else {})}
 
 
 def first_of(error: ValidationError) -> str:
@@ -152,14 +152,14 @@ def _value_or_reason(folder: Path, table: str, frames: Frames) -> None:
     mine = frames.reasons[frames.reasons["table"] == table]
     both = pd.MultiIndex.from_frame(pd.concat([frame[_CASE], mine[_CASE]], ignore_index=True))
     codes = pd.factorize(both)[0].astype(np.int64)
-    lines, said = codes[: len(frame)], codes[len(frame) :]
+    lines, given = codes[: len(frame)], codes[len(frame) :]
     epochs = frame["epoch"].to_numpy(np.int64) if table == EPOCHS else np.full(len(frame), -1)
     of = mine["epoch"].to_numpy(np.int64)
     wide = max([0, *epochs, *of]) + 2
 
     def told(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        whole = np.isin(lines, said[chosen & (of < 0)])
-        one = np.isin(lines * wide + epochs, (said * wide + of)[chosen & (of >= 0)])
+        whole = np.isin(lines, given[chosen & (of < 0)])
+        one = np.isin(lines * wide + epochs, (given * wide + of)[chosen & (of >= 0)])
         found: NDArray[np.bool_] = whole | one
         return found
 

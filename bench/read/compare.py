@@ -76,8 +76,8 @@ class Metric:
     def values(self, run: Run) -> pd.Series[float]:
         """Return a run's values, indexed by :data:`SERIES`, repeat and epoch."""
         if self.declared:
-            said = run.declared_medians[self.column].dropna()
-            of = said.rename("value").reset_index().assign(basis="declared", repeat=0, epoch=-1)
+            declared = run.declared_medians[self.column].dropna()
+            of = declared.rename("value").reset_index().assign(basis="declared", repeat=0, epoch=-1)
             return of.set_index([*CASE, "epoch"])["value"]
         frames = (run.measured, run.predicted)
         found = [frame[self.column] for frame in frames if self.column in frame]
@@ -230,8 +230,8 @@ def _lines(
             )
         verdict: tuple[str, str] = (found.word, found.reason)
         if waits[0].variables != waits[1].variables and key.basis == "measured":
-            said = f"threads waited {waits[0]} in A and {waits[1]} in B"
-            verdict = "UNLIKE", f"{said}: measure both alike"
+            text = f"threads waited {waits[0]} in A and {waits[1]} in B"
+            verdict = "UNLIKE", f"{text}: measure both alike"
         ratio = found.interval
         line = _line(key, metric, *verdict, (base, new, ratio.value, ratio.low, ratio.high))
         yield key, line if reference is None else line | {"unit": "1"}
@@ -278,8 +278,8 @@ def _one_sided(
         for case in [case for case in has if case not in lacks]:
             status, reason = bad.get(case, ("", f"not in {name}'s plan"))
             if (status, word) != ("failed", "MISSING"):  # those follow below
-                said = f"{status} in {name}: {reason}" if status else reason
-                yield _line(Key(*case, has[case], "measured"), epoch, word, said)
+                reason_text = f"{status} in {name}: {reason}" if status else reason
+                yield _line(Key(*case, has[case], "measured"), epoch, word, reason_text)
     for case, (status, reason) in bad_now.items():
         if status == "failed" and bad_before.get(case, ("", ""))[0] != "failed":
             key = Key(*case, now.get(case) or before.get(case) or "", "measured")
@@ -330,8 +330,8 @@ def _check_comparable(base: Run, new: Run, *, across_machines: bool) -> None:
     settings = [run.plan["measure"] for run in (base, new)]
     names = ["sampling", "sampler_workers"] + ["threads"] * (not across_machines)
     earlier = {"sampler_workers": 0}  # runs older than the setting
-    asked = [{name: (earlier | measure).get(name) for name in names} for measure in settings]
-    for of, run in zip(asked, (base, new), strict=True):
+    keys = [{name: (earlier | measure).get(name) for name in names} for measure in settings]
+    for of, run in zip(keys, (base, new), strict=True):
         of["minibatches of epochs"] = run.minibatches
     if not across_machines:
         refuse(
@@ -340,14 +340,14 @@ def _check_comparable(base: Run, new: Run, *, across_machines: bool) -> None:
             _facts(base),
             _facts(new),
         )
-    refuse("settings", "run the same plan", *asked)
+    refuse("settings", "run the same plan", *keys)
     if across_machines:
         one, other = reference_variant(base), reference_variant(new)
         if one is None or one != other:
-            said = [" ".join(found) if found else "none" for found in (one, other)]
+            pair = [" ".join(found) if found else "none" for found in (one, other)]
             raise CompareError(
                 f"machines are compared by ratios over a reference, and the runs have different"
-                f" ones ({said[0]} and {said[1]}): measure the same cpu_gather variant on both"
+                f" ones ({pair[0]} and {pair[1]}): measure the same cpu_gather variant on both"
             )
 
 
@@ -358,9 +358,9 @@ def _same_minibatches(base: Run, new: Run, workload: str) -> None:
             one, other = (of[chosen] for of in found)
             if one == other:
                 continue
-            said = [" and ".join(f"{value:.15g}" for value in values) for values in (one, other)]
+            a, b = (" and ".join(f"{value:.15g}" for value in values) for values in (one, other))
             raise CompareError(
-                f"{workload}: {metric} of an epoch were {said[0]} in {base.folder} and {said[1]} in"
+                f"{workload}: {metric} of an epoch were {a} in {base.folder} and {b} in"
                 f" {new.folder}: these are different minibatches (another version of the dataset or"
                 " of the sampler?), and their times cannot be compared"
             )

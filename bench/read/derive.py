@@ -305,8 +305,10 @@ def reasons_of(run: Run, *columns: str) -> pd.DataFrame:
 
     Columns: those of :attr:`Run.reasons`.
     """
-    told = run.reasons
-    mine = told[told["column"].isin(columns) & (told["status"] != "ok") & (told["rank"] < 0)]
+    reasons = run.reasons
+    mine = reasons[
+        reasons["column"].isin(columns) & (reasons["status"] != "ok") & (reasons["rank"] < 0)
+    ]
     return sort_by(mine, "column", columns)
 
 

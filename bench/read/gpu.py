@@ -124,8 +124,8 @@ def _with_idle(run: Run, values: pd.Series[float], seconds: pd.Series[float]) ->
 
 def requests_declared(columns: Iterable[object]) -> dict[int, str]:
     """Return the columns that count requests declared by cases, by the bytes of one request."""
-    told = map(_REQUESTS.fullmatch, map(str, columns))
-    return {int(found[1]): found[0] for found in told if found}
+    matches = map(_REQUESTS.fullmatch, map(str, columns))
+    return {int(found[1]): found[0] for found in matches if found}
 
 
 def link_bytes(run: Run) -> pd.DataFrame:
@@ -141,13 +141,13 @@ def link_bytes(run: Run) -> pd.DataFrame:
     """
     found = spread(run.measured["link_rx_bytes"]).drop(columns=["min", "max"])
     keys = pd.MultiIndex.from_frame(found[SERIES[:3]])
-    said = run.declared_medians.droplevel("backend").reindex(keys).set_axis(found.index)
-    copies, ratio = said["declared_copy_engine_bytes"], copied_ratio(run) or 1.0
-    counts = {size: said[name] for size, name in requests_declared(said).items()}
-    by_reads = said["declared_gpu_link_read_bytes"] > 0
-    uncounted = by_reads & (said[[of.name for of in counts.values()]].isna().all(axis=1))
+    declared = run.declared_medians.droplevel("backend").reindex(keys).set_axis(found.index)
+    copies, ratio = declared["declared_copy_engine_bytes"], copied_ratio(run) or 1.0
+    counts = {size: declared[name] for size, name in requests_declared(declared).items()}
+    by_reads = declared["declared_gpu_link_read_bytes"] > 0
+    uncounted = by_reads & (declared[[of.name for of in counts.values()]].isna().all(axis=1))
     read = sum((size * count.fillna(0.0) for size, count in counts.items()), 0.0 * copies)
-    found["payload"] = said["declared_payload_bytes"]
+    found["payload"] = declared["declared_payload_bytes"]
     found["read"] = (read + copies).mask(uncounted)
     for largest in LARGEST_READS:
         whole = (math.ceil(size / largest) * of.fillna(0.0) for size, of in counts.items())

@@ -168,9 +168,9 @@ def _costs(run: Run) -> pd.DataFrame:
     names |= {"wait_s": "wait", "cpu_s": "cpu", "cores": "cores"}
     found = found.join(medians[[*names]].rename(columns=names))
     medians = medians.reindex(found.index)
-    said, payload = medians["declared_link_bytes"], medians["fetch_payload_bytes"]
-    said = said.mask(found.index.get_level_values("backend") == "host", payload)
-    found["link"] = medians["link_rate"].fillna(said / found["epoch"])
+    link_bytes, payload = medians["declared_link_bytes"], medians["fetch_payload_bytes"]
+    link_bytes = link_bytes.mask(found.index.get_level_values("backend") == "host", payload)
+    found["link"] = medians["link_rate"].fillna(link_bytes / found["epoch"])
     found["rate"] = medians["payload_rate"].mask(medians["declared_lookahead"] > 0)
     found["watts"] = gpu_power(run).set_index(SERIES)["median"]
     energy = gpu_energy(run).set_index(SERIES)

@@ -135,7 +135,7 @@ def _widths(run: Run) -> dict[Series, float]:
 
 def so_far(rows: Iterable[Row], measure: Measure, cores: int) -> Run:
     """Return the whole cases' epochs and ends among these rows, as a run."""
-    told = [
+    lines = [
         r
         for r in rows
         if (r.rank < 0 and r.basis == "measured")
@@ -146,12 +146,12 @@ def so_far(rows: Iterable[Row], measure: Measure, cores: int) -> Run:
     ]
     plan = {"workloads": {}, "cases": [], "measure": measure.model_dump()}
     env = {"cpu": {"logical_cores": cores}}
-    return run_of(Path(), plan, env, told, no_samples(), None)
+    return run_of(Path(), plan, env, lines, no_samples(), None)
 
 
 def imprecise(run: Run) -> dict[Series, float]:
     """Return the measured series that are less precise than planned, and their half-width."""
-    asked = Measure.model_validate(limits_of(run.plan))
-    if asked.max_repeats <= asked.min_repeats:
+    limits = Measure.model_validate(limits_of(run.plan))
+    if limits.max_repeats <= limits.min_repeats:
         return {}  # the plan has a fixed number of repeats
-    return {series: width for series, width in _widths(run).items() if width > asked.precision}
+    return {series: width for series, width in _widths(run).items() if width > limits.precision}

@@ -151,8 +151,8 @@ class Run:
         of_minibatches = of_minibatches.reindex(
             columns=self.declared_medians.filter(like="declared_sample_").columns
         )
-        said = self.declared_medians.drop(columns=of_minibatches.columns)
-        found = seen.groupby(SERIES).median().join(said, on=SERIES[:4])
+        declared = self.declared_medians.drop(columns=of_minibatches.columns)
+        found = seen.groupby(SERIES).median().join(declared, on=SERIES[:4])
         found = found.join(of_minibatches.groupby("workload").median(), on="workload")
         return _with(
             found,
@@ -228,9 +228,9 @@ class Run:
     @cached_property
     def drawn(self) -> str:
         """The source of its minibatches: as planned, and ``live`` if the GPU could not draw."""
-        asked = str(self.plan["measure"].get("sampling", "live"))
+        sampling = str(self.plan["measure"].get("sampling", "live"))
         on_gpu = "cuda" in {*self.epochs["backend"], *self.cases["backend"]}
-        return "live" if asked in GPU_SAMPLING and not on_gpu else asked
+        return "live" if sampling in GPU_SAMPLING and not on_gpu else sampling
 
     @cached_property
     def minibatches(self) -> str:
@@ -281,14 +281,14 @@ def _derived(epochs: pd.DataFrame, declared: pd.DataFrame, loop_draws: bool) -> 
         loop_draws: the loop itself draws minibatches, so that it does not wait for them.
     """
     series = pd.MultiIndex.from_arrays([epochs.index.get_level_values(n) for n in SERIES[:4]])
-    said = declared.reindex(series).set_axis(epochs.index)
+    of_epochs = declared.reindex(series).set_axis(epochs.index)
     whole, steps, fetch = epochs["epoch_s"], epochs["minibatches"], epochs["fetch_s"]
     cpu, payload = epochs["cpu_user_s"] + epochs["cpu_system_s"], epochs["fetch_payload_bytes"]
-    row_bytes = said["declared_row_bytes"].where(said["declared_disk_payload_bytes"] > 0)
+    row_bytes = of_epochs["declared_row_bytes"].where(of_epochs["declared_disk_payload_bytes"] > 0)
     kept = epochs["fetch_rows_in_memory"]
     missed = payload - kept.fillna(0) * row_bytes
     missed = missed.where(missed > 0)
-    iops = epochs["fetch_disk_requests"] / fetch.mask(said["declared_lookahead"] > 0, whole)
+    iops = epochs["fetch_disk_requests"] / fetch.mask(of_epochs["declared_lookahead"] > 0, whole)
     iops = iops.where(row_bytes.notna())
     waited, sample = epochs["host_wait_sample_s"], epochs["sample_s"]
     waited = waited.fillna(0.0) if loop_draws else waited
@@ -415,9 +415,9 @@ def _judged(frames: Frames) -> Frames:
         mine = among(cases, {case}) & cases["status"].notna().to_numpy()
         cases.loc[mine, ["status", "reason"]] = ["failed", why]
         cases.loc[mine, ENDED.name] = np.nan
-        told = cases.loc[mine & (cases["rank"] < 0), list(set(reasons) & set(cases))]
-        told = told.assign(epoch=-1, table=CASES, column="check_training", source=None)
-        reasons = pd.concat([reasons, told.assign(reason=f"failed: {why}")], ignore_index=True)
+        training = cases.loc[mine & (cases["rank"] < 0), list(set(reasons) & set(cases))]
+        training = training.assign(epoch=-1, table=CASES, column="check_training", source=None)
+        reasons = pd.concat([reasons, training.assign(reason=f"failed: {why}")], ignore_index=True)
     if strayed:
         cases["check_training"] = cases.get("check_training", np.nan)
     return replace(frames, cases=cases, reasons=reasons)

@@ -64,8 +64,8 @@ def measure_block(
     draw = random.Random(f"0 {first.case.workload.id} {first.case.repeat}")
     session = Session(first, table, group)
     work = sum(_OPENS + job.measure.epochs - job.start + _ENDS for job in block.jobs)
-    turns = _Turns(out, work)
-    paths = [_Path(job, session, turns) for job in block.jobs]
+    progress = _Progress(out, work)
+    paths = [_OpenPath(job, session, progress) for job in block.jobs]
     for path in paths:
         if not path.job.alone:
             source = "time.time; its paths took turns, from this epoch on"
@@ -90,7 +90,7 @@ def measure_block(
 
 
 def _take_turns(
-    opened: Sequence[_Path], block: Block, out: PartWriter, draw: random.Random
+    opened: Sequence[_OpenPath], block: Block, out: PartWriter, draw: random.Random
 ) -> None:
     """Measure the epochs of the open paths, block by block."""
     longest_s, before = 0.0, None
@@ -117,9 +117,9 @@ def _take_turns(
         longest_s = max(longest_s, time.monotonic() - began)
 
 
-def _opened(waiting: Sequence[_Path]) -> tuple[list[_Path], list[_Path]]:
+def _opened(waiting: Sequence[_OpenPath]) -> tuple[list[_OpenPath], list[_OpenPath]]:
     """Open and warm up the paths that fit together; return them, and those that did not fit."""
-    opened: list[_Path] = []
+    opened: list[_OpenPath] = []
     later = []
     for path in waiting:
         if opened and not path.fits():
@@ -131,7 +131,7 @@ def _opened(waiting: Sequence[_Path]) -> tuple[list[_Path], list[_Path]]:
     return opened, later
 
 
-class _Turns:
+class _Progress:
     """Reports which case is running, and how much of all the work is done, in epochs."""
 
     def __init__(self, out: PartWriter, work: int) -> None:
@@ -148,13 +148,13 @@ class _Turns:
         self.out.write("turn", case=case, since=since, before_s=before_s, done=done)
 
 
-class _Path:
+class _OpenPath:
     """A case that takes turns, with the time that it has had and whether it has ended."""
 
-    def __init__(self, job: Job, session: Session, turns: _Turns) -> None:
-        self.job, self.case = job, MeasuredCase(job, turns.out, session)
+    def __init__(self, job: Job, session: Session, progress: _Progress) -> None:
+        self.job, self.case = job, MeasuredCase(job, progress.out, session)
         self.spent_s, self.over, self.failed = job.spent_s, False, False
-        self._turns, self._session = turns, session
+        self._progress, self._session = progress, session
 
     def fits(self) -> bool:
         """Return whether there is room for it with the paths that are open."""
@@ -180,7 +180,7 @@ class _Path:
         """
         if self.over:
             return
-        self._turns.say(self.job.case.id, self.spent_s - self.job.spent_s)
+        self._progress.say(self.job.case.id, self.spent_s - self.job.spent_s)
         begin = time.perf_counter()
 
         def guarded() -> str | None:
@@ -200,8 +200,8 @@ class _Path:
                     torch.cuda.synchronize()
                 except Exception as error:  # it persists in this process
                     raise SystemExit(1) from error
-        self._turns.say(did=epochs)
+        self._progress.say(did=epochs)
 
     def end(self, status: str, reason: str | None) -> None:
         self.over, self.failed = True, status == "failed"
-        self._turns.out.end(self.job.rows, status, reason, self.spent_s)
+        self._progress.out.end(self.job.rows, status, reason, self.spent_s)

@@ -36,7 +36,7 @@ COMPARED = "fetched rows compared bit for bit with a plain gather"
 SPOT_BATCHES, SPOT_ROWS = 3, 32
 #: The most bytes of rows that are copied for later: to compare them at once would give a prefetch
 #: more time during the training than it has in a timed epoch. Scarce memory lowers it to a share.
-_ASIDE_BYTES, _ASIDE_SHARE = 128 << 20, 1 / 8
+_KEPT_BYTES, _KEPT_SHARE = 128 << 20, 1 / 8
 #: Rows that are gathered at a time: reused memory costs no page faults.
 _BLOCK = 4096
 #: The growth of a GPU's memory outside torch's that is allowed while managed memory is read: by
@@ -95,7 +95,7 @@ def threads_kept(what: str) -> Iterator[None]:
         )
 
 
-class _Aside(NamedTuple):
+class _KeptRows(NamedTuple):
     """Rows of a minibatch as the training had them; ``numbers`` are their positions in it.
 
     ``ids`` were handed to the path, and ``left`` is their state after the fetch.
@@ -120,7 +120,7 @@ class RowChecker:
         device: where they have to be.
         no_fetch: the path fetches nothing, so its rows must not depend on the ids.
         draw: selects the rows to check.
-        aside_bytes: the most bytes of rows that are kept for a later comparison.
+        kept_bytes: the most bytes of rows that are kept for a later comparison.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class RowChecker:
     ) -> None:
         self.rows, self.no_fetch = 0, no_fetch
         self.device, self.draw, self._table = device, Random(), table
-        self.aside_bytes = min(_ASIDE_BYTES, int(_ASIDE_SHARE * available_bytes()))
+        self.kept_bytes = min(_KEPT_BYTES, int(_KEPT_SHARE * available_bytes()))
 
     def spots(
         self, batches: int, when: str, first: Callable[[], None] = lambda: None
@@ -160,11 +160,11 @@ class RowChecker:
             WrongRowsError: on leaving the block; it gives ``when``, and the minibatch, the row
                 and the column of the first difference.
         """
-        look = _Look(self, when, first, chosen, rows)
-        yield look
-        look.compare()
+        check = _EpochCheck(self, when, first, chosen, rows)
+        yield check
+        check.compare()
 
-    def compare(self, seen: _Aside, when: str) -> None:
+    def compare(self, seen: _KeptRows, when: str) -> None:
         """
         Raises:
             WrongRowsError: these rows differ from the table's.
@@ -188,7 +188,7 @@ class RowChecker:
         self.rows += len(ids)
 
 
-class _Look(Watch):
+class _EpochCheck(Watch):
     """The rows of one epoch for a checker, which compares them at its end or if memory is short."""
 
     def __init__(
@@ -199,8 +199,8 @@ class _Look(Watch):
         chosen: Callable[[int], bool],
         rows: int | None,
     ) -> None:
-        self._witness, self._when, self._chosen, self._rows = checker, when, chosen, rows
-        self._looks, self._aside = [first], list[_Aside]()
+        self._checker, self._when, self._chosen, self._rows = checker, when, chosen, rows
+        self._looks, self._kept = [first], list[_KeptRows]()
         self._begin = checker.draw.randrange(2)
         #: The rows of a minibatch that are checked, and their ids before a path had them.
         self._handed: dict[int, tuple[range, Tensor]] = {}
@@ -208,20 +208,20 @@ class _Look(Watch):
     def handed(self, number: int, ids: Tensor) -> None:
         if self._chosen(number):
             stride = max(1, len(ids) // self._rows) if self._rows else 1
-            numbers = range(self._witness.draw.randrange(stride), len(ids), stride)
+            numbers = range(self._checker.draw.randrange(stride), len(ids), stride)
             self._handed[number] = numbers, ids[numbers.start :: stride].clone()
 
     def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
         if (why := not_plain(x)) is not None:
             raise WrongRowsError(f"minibatch {number} of the trace, {self._when}: {why}")
         handed = self._handed.pop(number, None)
-        return nullcontext() if handed is None else self._put_aside(number, ids, x, *handed)
+        return nullcontext() if handed is None else self._keep(number, ids, x, *handed)
 
     @contextmanager
-    def _put_aside(
+    def _keep(
         self, number: int, ids: Tensor, x: Tensor, numbers: range, before: Tensor
     ) -> Iterator[None]:
-        device = self._witness.device
+        device = self._checker.device
         if x.device.type != device.type:
             raise WrongRowsError(f"minibatch {number} lies on {x.device}, not {device}")
         late = (self._begin + number) % 2
@@ -229,20 +229,20 @@ class _Look(Watch):
             yield
         left = ids[numbers.start :: numbers.step].clone()
         copy = x[numbers.start :: numbers.step].clone(memory_format=torch.contiguous_format)
-        self._aside.append(_Aside(number, numbers, before, left, copy))
+        self._kept.append(_KeptRows(number, numbers, before, left, copy))
         if not late:
             del x  # the step frees it, as without a check
             yield
-        if sum(seen.rows.nbytes for seen in self._aside) > self._witness.aside_bytes:
+        if sum(seen.rows.nbytes for seen in self._kept) > self._checker.kept_bytes:
             self.compare()
 
     def compare(self) -> None:
         """Compare all rows that were kept."""
         while self._looks:
             self._looks.pop()()
-        for seen in self._aside:
-            self._witness.compare(seen, self._when)
-        self._aside.clear()
+        for seen in self._kept:
+            self._checker.compare(seen, self._when)
+        self._kept.clear()
 
 
 class StaysOnHost:

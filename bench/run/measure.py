@@ -137,12 +137,12 @@ class MeasuredCase(ExitStack):
     @threads_kept("open")
     def _open(self) -> str | None:
         session, strategy, plan = self._session, self.strategy, self.job.measure
-        if (skipped := self._anybody(self.refused())) is not None:
+        if (skipped := self._skip_of_any_rank(self.refused())) is not None:
             return skipped
         loaded = session.table(strategy)
         # Again: the table has taken memory.
         again = strategy.skip(self._device, loaded.features.nbytes)
-        if (skipped := self._anybody(again)) is not None:
+        if (skipped := self._skip_of_any_rank(again)) is not None:
             return skipped
         if "partitions" in session.known.missing(strategy.needs):
             remedy = "take a sampler that keeps to some: docs/guide.md, Tables on disk"
@@ -174,7 +174,7 @@ class MeasuredCase(ExitStack):
             self._window.enter_context(self._energy)
         return None
 
-    def _anybody(self, mine: Reason | None) -> str | None:
+    def _skip_of_any_rank(self, mine: Reason | None) -> str | None:
         """Return why any rank skips the case: they skip it together."""
         reasons = self._session.group.gathered(mine and str(mine))
         return next((reason for reason in reasons if reason is not None), None)

@@ -154,13 +154,13 @@ def _sentence(verdict: Verdict, paths: Sequence[Key], ratios: Sequence[Interval]
         who += f" ({number(low.min())}–{number(high.max())})"
     elif ratios:
         who = "; ".join(map(", ".join, zip(names, each, strict=True)))
-    said = f"{_HEADS[verdict]}: {who}{f' as fast as {over}' * bool(over)}."
+    message = f"{_HEADS[verdict]}: {who}{f' as fast as {over}' * bool(over)}."
     if verdict == "host-bound":
-        said += (
+        message += (
             " The CPU issues GPU work for more than two thirds of their epochs, which hides how the"
             " paths differ."
         )
-    return said
+    return message
 
 
 def _name(key: Key) -> str:
@@ -172,8 +172,8 @@ def call(key: Key) -> str:
     path, given = named(key.strategy, key.variant), list[str]()
     if path is not None:
         defaults = {name: words[0] for name, words in parameters(type(path)).items()}
-        told = {name: str(getattr(path, name)) for name in defaults}
-        given = [f', {name}="{word}"' for name, word in told.items() if word != defaults[name]]
+        values = {name: str(getattr(path, name)) for name in defaults}
+        given = [f', {name}="{word}"' for name, word in values.items() if word != defaults[name]]
         given += [f", {_GIVEN[need]}" for need in sorted(path.needs) if need in _GIVEN]
     return f'gatherbench.unified(x, strategy="{key.strategy}"{"".join(given)})'
 
@@ -237,9 +237,9 @@ def _cautions(run: Run) -> Iterator[str]:
         )
     if busy and not mostly_noisy(run):
         names = listed([_name(key) for key in alone])
-        told = f"these have none: {names}; measure again on an idle machine"
-        told = told if alone else "every path has some"
-        yield f"Noisy: {busy}. Only quiet repeats count; {told}"
+        remark = f"these have none: {names}; measure again on an idle machine"
+        remark = remark if alone else "every path has some"
+        yield f"Noisy: {busy}. Only quiet repeats count; {remark}"
     if wide := imprecise(run):
         worst = max(wide, key=lambda series: wide[series])
         width = f"±{wide[worst]:.0%}" if wide[worst] < 1 else "by more than its value"

@@ -101,7 +101,7 @@ def bars(
         for basis in ("measured", "predicted")[: 1 + bool(profile)]:
             mine = values[(values["workload"] == workload) & (values["basis"] == basis)]
             known = {(str(r["strategy"]), str(r["variant"])): r for r in mine.to_dict("records")}
-            said = reasons[basis].get(workload, {})
+            why_missing = reasons[basis].get(workload, {})
             # Without a GPU, modelled GPU times have their own axis, so that nobody compares them.
             shared = run.has_gpu or basis == "measured"
             place: dict[str, Any] = {
@@ -110,15 +110,15 @@ def bars(
                 "look": "modelled" if basis == "predicted" else "measured",
                 "scale": f"{workload}{'' if shared else basis}",
             }
-            for names in _sorted({**known, **said}):
+            for names in _sorted({**known, **why_missing}):
                 line = {**EMPTY, **place, "strategy": names[0], "variant": names[1]}
                 if row := known.get(names):
                     marks = _marks(run, row, total == "speedup") + suffix
                     parts = {name: float(row[name]) for name in legend}
                     line |= {"value": row[total], "low": row["low"], "high": row["high"], **parts}
-                    line |= {"note": said.get(names, ""), "suffix": marks}
+                    line |= {"note": why_missing.get(names, ""), "suffix": marks}
                 else:
-                    line["reason"] = said[names]
+                    line["reason"] = why_missing[names]
                 lines.append(line)
             if mark is not None and len(mine):
                 at.append((run.names[workload], mark, "one"))

@@ -94,8 +94,8 @@ def render_comparison(
         parts.append(Text(_TWO_VISITS, style="yellow"))
     parts.append(Text(summary(table, metrics), style="bold"))
     if exit_status(table, metrics, strict=strict) == NOT_JUDGED:
-        said = "this is no evidence that nothing changed"
-        parts.append(Text(f"Not judged (exit status {NOT_JUDGED}): {said}.", style="yellow"))
+        text = "this is no evidence that nothing changed"
+        parts.append(Text(f"Not judged (exit status {NOT_JUDGED}): {text}.", style="yellow"))
     return Group(*parts)
 
 
@@ -108,8 +108,8 @@ def summary(table: pd.DataFrame, metrics: Sequence[str] = ()) -> str:
     for kind, mine in (("measured", chosen[~modelled]), ("modelled", chosen[modelled])):
         counts = Counter(mine["verdict"])
         if counts:
-            said = ", ".join(f"{counts[word]} {word}" for word in _in_order(counts))
-            parts.append(f"{kind} {said}")
+            text = ", ".join(f"{counts[word]} {word}" for word in _in_order(counts))
+            parts.append(f"{kind} {text}")
     return f"{names}: {'; '.join(parts)}"
 
 
@@ -147,8 +147,8 @@ def _tables(here: pd.DataFrame, names: Mapping[str, str], width: int) -> Iterato
     keys, first = ["workload", *_SERIES], compared[compared["metric"] == lead]
     unit = "×" if first["unit"].iloc[0] == "1" else str(first["unit"].iloc[0])  # a reference's
     signs = compared["verdict"].map(_SIGNS).fillna("")
-    told = compared.assign(told=compared["ratio"].map("{:.2f}".format) + signs)
-    frame = told.pivot(index=keys, columns="metric", values="told").reindex(columns=others)
+    texts = compared.assign(told=compared["ratio"].map("{:.2f}".format) + signs)
+    frame = texts.pivot(index=keys, columns="metric", values="told").reindex(columns=others)
     first = first.set_index(keys)[["base", "new", "ratio", "low", "high", "verdict"]]
     frame = frame.join(first.rename(columns={"low": "ratio_low", "high": "ratio_high"}))
     columns = [
@@ -165,9 +165,9 @@ def _tables(here: pd.DataFrame, names: Mapping[str, str], width: int) -> Iterato
 def _reasons(chosen: pd.DataFrame, workloads: Iterable[str]) -> list[Text]:
     """Give each reason for a closer look once, with its cases."""
     lines = []
-    told = chosen[~chosen["verdict"].isin(["SAME", "FAST"])]
-    for word in _in_order(told["verdict"]):
-        mine = told[told["verdict"] == word]
+    open_lines = chosen[~chosen["verdict"].isin(["SAME", "FAST"])]
+    for word in _in_order(open_lines["verdict"]):
+        mine = open_lines[open_lines["verdict"] == word]
         for (metric, reason), group in mine.groupby(["metric", "reason"], sort=False):
             cases = zip(group["strategy"] + " " + group["variant"], group["workload"], strict=True)
             what = (f"{word} ", _COLOURS.get(word, ""))

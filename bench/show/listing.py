@@ -202,13 +202,13 @@ def on_disk(root: Path) -> tuple[Table, str]:
         except DatasetError:
             about = ("damaged", "–", "–")
         drawn = [taken.pop(trace) for trace in traces_of(folder) if trace in taken]
-        said = f"{bytes_in_words(sum(drawn))} for {len(drawn)}" if drawn else "–"
-        table.add_row(Text(plain(folder.name)), *about, bytes_in_words(taken.pop(folder)), said)
+        text = f"{bytes_in_words(sum(drawn))} for {len(drawn)}" if drawn else "–"
+        table.add_row(Text(plain(folder.name)), *about, bytes_in_words(taken.pop(folder)), text)
     # The rest has no graph: other folders of the data folder, and minibatches of removed graphs.
     for place, size in taken.items():
         table.add_row(Text(str(place.relative_to(root))), "", "", "", bytes_in_words(size), "")
-    said = f"{bytes_in_words(total)} in {root}; to have room: gatherbench datasets remove NAME"
-    return table, said
+    text = f"{bytes_in_words(total)} in {root}; to have room: gatherbench datasets remove NAME"
+    return table, text
 
 
 def _folders(place: Path) -> list[Path]:

@@ -29,10 +29,10 @@ def borrowed(run: Run) -> str:
 
 def warnings_of(run: Run) -> list[str]:
     """Return warnings for the run's charts: no GPU took part, or the host was busy."""
-    said = [] if run.has_gpu else ["Host memory only: no GPU and no PCIe link took part"]
+    cautions = [] if run.has_gpu else ["Host memory only: no GPU and no PCIe link took part"]
     if noisy_series(run):  # else only clean repeats count
-        said.append(f"Noisy: {noise(run)}; measure again on an idle machine")
-    return said
+        cautions.append(f"Noisy: {noise(run)}; measure again on an idle machine")
+    return cautions
 
 
 def small_pages(run: Run) -> list[str]:
@@ -64,8 +64,8 @@ def provenance(run: Run) -> str:
     ]
     processor = run.env.get("cpu", {}).get("model", "unknown processor")
     measured = run.epochs[(run.epochs["basis"] == "measured") & (run.epochs["rank"] < 0)]
-    kinds = {*measured["backend"]} | ({"model"} if modelled_for(run) else set())
-    backends = ", ".join(sorted(kinds)) or "none"
+    backends = ", ".join(sorted({*measured["backend"]})) or "none"
+    modelled = ", some epochs modelled" if modelled_for(run) else ""
     others = [
         f"{name} ({of['package']} {of['version']})"
         for names in run.env.get("plugins", {}).values()
@@ -76,8 +76,8 @@ def provenance(run: Run) -> str:
     return (
         f"{repeats_of(run)} × {counts[0]}, {counts[1]} dropped{turns}. Machine"
         f" {run.machine or 'unknown'}"
-        f" ({processor}), backend {backends}, commit {run.commit or 'unknown'},"
-        f" run {run.run_id}.{added}"
+        f" ({processor}), backend {backends}{modelled}, commit"
+        f" {run.commit or 'unknown'}, run {run.run_id}.{added}"
     )
 
 

@@ -27,8 +27,8 @@ def render(run: Run) -> RenderableType:
     where = "on a GPU" if run.has_gpu else "host memory, no GPU"
     turns = ", in turns" if run.in_turns else ""
     epochs = run.plan["measure"]["epochs"]
-    said = f"{where}, {repeats_of(run)} × {epochs} epoch{'s' * (epochs != 1)}{turns}"
-    names = {ident: f"{name}: {said}" for ident, name in run.names.items()}
+    text = f"{where}, {repeats_of(run)} × {epochs} epoch{'s' * (epochs != 1)}{turns}"
+    names = {ident: f"{name}: {text}" for ident, name in run.names.items()}
     table = replace(numbers(run), note="")
     failed = [Text(one) for one in reasons(run, never=True)]
     return Group(*in_terminal(table, names), *failed, *[Text()] * bool(failed), *_answer(run))

@@ -47,8 +47,12 @@ def residency(run: Run) -> str:
 def _sources(run: Run, column: str) -> list[str]:
     """List the sources of a column's values, including those of missing values."""
     usual = [run.columns["source"].get(column)]
-    told = run.reasons[(run.reasons["column"] == column) & (run.reasons["basis"] == "measured")]
-    return [str(one) for one in dict.fromkeys([*usual, *told["source"].dropna()]) if one]
+    reasons_of_column = run.reasons[
+        (run.reasons["column"] == column) & (run.reasons["basis"] == "measured")
+    ]
+    return [
+        str(one) for one in dict.fromkeys([*usual, *reasons_of_column["source"].dropna()]) if one
+    ]
 
 
 def setup(run: Run) -> Table:
@@ -73,9 +77,9 @@ def _medians(
     frame = lines[[*about.index]].dropna(how="all").groupby(SERIES).median()
     about = about[frame.notna().any().reindex(about.index)]
     fields = (about["stage"] + "." + about["metric"]).to_dict()
-    said = (about["stage"] + ": " + about["metric"].str.replace("_", " ")).to_dict()
+    labels = (about["stage"] + ": " + about["metric"].str.replace("_", " ")).to_dict()
     units = about["unit"].to_dict()
-    columns = [Column(fields[name], said[name], units[name]) for name in fields]
+    columns = [Column(fields[name], labels[name], units[name]) for name in fields]
     frame = frame[[*fields]].rename(columns=fields).reset_index()
     return tabulate(ident, caption, [*WHAT, *columns], in_plan_order(run, frame))
 

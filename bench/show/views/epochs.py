@@ -148,39 +148,39 @@ def epoch_breakdown(run: Run) -> Chart:
     legend = {stage: (stage, colour) for stage, colour in STAGE_COLOURS.items()}
     other = {"other": legend.pop("other")}
     limit = limits(run, stages)
-    said = [
+    remarks = [
         "Medians of each stage, and of what an epoch’s stages leave of it (“other”); the number and"
         " the whisker are the whole epoch’s median and quartiles. Medians need not add up to it"
     ]
     if run.has_gpu:
-        said[0] += (
+        remarks[0] += (
             ", nor do a GPU’s stages, which can overlap: “sample”, on the host, is cut to the time"
             " that the others leave"
         )
         room = stages["median"] - stages["fetch"] - stages["train"] - stages[exchange].sum(axis=1)
         within = stages["sample"].clip(upper=room.clip(lower=0))
         stages["sample"] = stages["sample"].where(stages["backend"] != "cuda", within)
-    said[0] += "."
-    said.append(
+    remarks[0] += "."
+    remarks.append(
         "“fetch” is the time that the loop waited for rows: a strategy that fetches ahead shows"
         " what it could not hide."
     )
     if run.sampler_workers:
-        said.append(
+        remarks.append(
             "“sample” is the time that it waited for minibatches, which other threads draw ahead."
         )
     if exchange:
-        said.append(
+        remarks.append(
             "The training of several ranks is split: “all-reduce” is the exchange of gradients"
             " once all ranks are there, “wait” that for the slowest."
         )
     if limit:
-        said.append("Dotted line: the epoch of a path that fetches nothing.")
+        remarks.append("Dotted line: the epoch of a path that fetches nothing.")
     return bars(
         run,
         stages,
         title="Where an epoch’s time goes",
-        reading=f"{' '.join(said)} Shorter is faster.{borrowed(run)}",
+        reading=f"{' '.join(remarks)} Shorter is faster.{borrowed(run)}",
         quantity="time per epoch",
         unit="s",
         limit=limit,

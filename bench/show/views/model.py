@@ -188,9 +188,9 @@ def _unpredicted(run: Run) -> Iterator[str]:
 
     Failed cases are omitted: they have their own reasons.
     """
-    rows, said = unpredicted(run), problems(run)
-    told = rows["reason"].map(lambda reason: any(why in reason for why in said["reason"]))
-    for (machine, reason), group in rows[~told.astype(bool)].groupby(
+    rows, known = unpredicted(run), problems(run)
+    repeated = rows["reason"].map(lambda reason: any(why in reason for why in known["reason"]))
+    for (machine, reason), group in rows[~repeated.astype(bool)].groupby(
         ["machine", "reason"], sort=False
     ):
         on = group["workload"].map(run.names)

@@ -75,6 +75,6 @@ def to_json(run: Run) -> str:
         }
         for view in found
     ]
-    said = {"answer": [one.fields() for one in answers(run)], "cautions": cautions(run)}
-    content = {"run": run.run_id, **said, "views": views}
+    fields = {"answer": [one.fields() for one in answers(run)], "cautions": cautions(run)}
+    content = {"run": run.run_id, **fields, "views": views}
     return json.dumps(content, indent=2, ensure_ascii=False)

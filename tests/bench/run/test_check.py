@@ -142,8 +142,8 @@ def test_every_third_row_is_met_by_some_draw_and_named_as_the_minibatchs():
     assert said == {f"in epoch 3: row {number}" for number in (0, 1, 2)}
 
 
-def test_what_is_put_aside_is_bounded_and_compared_once(monkeypatch):
-    monkeypatch.setattr(check_module, "_ASIDE_BYTES", 3 * 10 * 8 - 1)  # three minibatches fill it
+def test_what_is_kept_is_bounded_and_compared_once(monkeypatch):
+    monkeypatch.setattr(check_module, "_KEPT_BYTES", 3 * 10 * 8 - 1)  # three minibatches fill it
     checker, ids, compared = RowChecker(TABLE, CPU), torch.arange(10), []
     with checker.everything("in the warm-up") as watch:
         for number in range(7):
