@@ -344,10 +344,10 @@ def _check_comparable(base: Run, new: Run, *, across_machines: bool) -> None:
     if across_machines:
         one, other = reference_variant(base), reference_variant(new)
         if one is None or one != other:
-            pair = [" ".join(found) if found else "none" for found in (one, other)]
+            both = [" ".join(found) if found else "none" for found in (one, other)]
             raise CompareError(
                 f"machines are compared by ratios over a reference, and the runs have different"
-                f" ones ({pair[0]} and {pair[1]}): measure the same cpu_gather variant on both"
+                f" ones ({both[0]} and {both[1]}): measure the same cpu_gather variant on both"
             )
 
 
