@@ -447,6 +447,18 @@ def test_across_machines_compares_ratios(pair):
     assert found["base"] == pytest.approx(1.11 / 1.71, rel=0.05)
 
 
+def test_declared_values_of_other_machines_are_compared_as_they_are(make_run):
+    """Bytes and requests do not depend on a machine, so they are put over no reference."""
+    runs = make_run("20261121-a-1", declared=True), make_run("20261122-b-2", declared=True)
+    change_json(runs[1] / "env.json", cpu={"model": "Xeon", "usable_cores": 64})
+    across, within = (
+        table[table["basis"] == "declared"].set_index(["variant", "metric"])["base"].to_dict()
+        for table in (compared(runs, across_machines=True), compared((runs[0], runs[0])))
+    )
+    assert len(across) > 1
+    assert across == within
+
+
 def test_across_machines_needs_one_reference(make_run):
     pair = make_run("20261121-a-1"), make_run("20261122-b-2", series=_series("pinned"))
     with pytest.raises(CompareError, match=r"cpu_gather naive and cpu_gather pinned"):
