@@ -31,12 +31,14 @@ def main(root: Path) -> None:
     problems = []
     for case in plan["cases"]:
         key = (case["workload"], case["strategy"], case["variant"], case["repeat"])
-        mine = [r for r in rows if key_of(r) == key]
-        ends = [r for r in mine if r.stage == "case"]
+        rows_of_key = [r for r in rows if key_of(r) == key]
+        ends = [r for r in rows_of_key if r.stage == "case"]
         if [r.status for r in ends] != ["ok"]:
             problems.append(f"{key}: ended {[(r.status, r.reason) for r in ends]}")
         for epoch in range(plan["measure"]["epochs"]):
-            have = {(r.stage, r.metric) for r in mine if r.epoch == epoch and r.status == "ok"}
+            have = {
+                (r.stage, r.metric) for r in rows_of_key if r.epoch == epoch and r.status == "ok"
+            }
             # Without a fetch it trains on rows that nobody asked for: its loss says nothing.
             needless = {("train", "loss")} if role_of(*key[1:3]) == "no_fetch" else set()
             lacking = sorted(PER_EPOCH - needless - have)

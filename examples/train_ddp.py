@@ -82,8 +82,8 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
         dist.all_reduce(mean)
         seconds = time.perf_counter() - started
         if rank == 0:
-            said = f"loss {mean.item() / world:.4f}, {len(losses)} batches a rank, {seconds:.2f} s"
-            print(f"epoch {epoch + 1}: {said}")
+            line = f"loss {mean.item() / world:.4f}, {len(losses)} batches a rank, {seconds:.2f} s"
+            print(f"epoch {epoch + 1}: {line}")
 
     features.close()
     weights = b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())

@@ -48,7 +48,7 @@ def logistic_regression(data: GraphDataset, steps: int) -> tuple[float, float, f
     x_train, y_train = x[train], y[train]
     weight = torch.zeros(x.shape[1], data.spec.num_classes, requires_grad=True)
     bias = torch.zeros(data.spec.num_classes, requires_grad=True)
-    found = []
+    accuracies = []
     for penalty in sorted(PENALTIES, reverse=True):  # each starts from the last result
         solver = torch.optim.LBFGS([weight, bias], max_iter=steps, line_search_fn="strong_wolfe")
 
@@ -64,8 +64,8 @@ def logistic_regression(data: GraphDataset, steps: int) -> tuple[float, float, f
         with torch.no_grad():
             right = (x @ weight + bias).argmax(dim=1) == y
         accuracy = right[val].float().mean().item(), right[test].float().mean().item()
-        found.append((*accuracy, penalty, float(weight.grad.abs().max())))
-    _, at_test, penalty, gradient = max(found)
+        accuracies.append((*accuracy, penalty, float(weight.grad.abs().max())))
+    _, at_test, penalty, gradient = max(accuracies)
     return at_test, penalty, gradient
 
 
@@ -114,8 +114,8 @@ def main() -> None:
         started = time.perf_counter()
         workload = Workload("wordnet", hidden=options.hidden, seed=seed)
         reached.append(graphsage(data, workload, options.epochs))
-        what = f"GraphSAGE, {options.hidden} hidden, seed {seed}"
-        print(f"{what:34}{reached[-1]:13.4f}{time.perf_counter() - started:10.1f}")
+        label = f"GraphSAGE, {options.hidden} hidden, seed {seed}"
+        print(f"{label:34}{reached[-1]:13.4f}{time.perf_counter() - started:10.1f}")
     spread = np.std(reached, ddof=1) if len(reached) > 1 else 0.0
     print(
         f"{'GraphSAGE, mean and st. deviation':34}{np.mean(reached):13.4f} ± {spread:.4f}"

@@ -171,8 +171,8 @@ def convert(folder: Path) -> dict[str, NDArray[np.generic]]:
 
 def _kind(kinds: Mapping[tuple[int, int], int], node: int, other: int) -> int:
     """Return the relation of ``other`` to ``node``; if only ``other`` points, its inverse."""
-    found = kinds.get((node, other))
-    return len(SYMBOLS) + kinds[other, node] if found is None else found
+    kind = kinds.get((node, other))
+    return len(SYMBOLS) + kinds[other, node] if kind is None else kind
 
 
 def content_sha256(arrays: Mapping[str, NDArray[np.generic]]) -> str:

@@ -74,19 +74,19 @@ def decided(runs: Sequence[Run]) -> Run:
 
 def ratios(run: Run, baseline: str) -> dict[tuple[str, str, str], str]:
     """Return each series' speed over that of a ``cpu_gather``, such as ``13.0 (12.6–13.5)``."""
-    found = {}
+    ratios_by_path = {}
     for row in speedup_over(run, "cpu_gather", baseline).to_dict("records"):
         value, low, high = (f"{row[name]:#.3g}" for name in ("speedup", "low", "high"))
         path = (str(row["workload"]), str(row["strategy"]), str(row["variant"]))
-        found[path] = f"{value} ({low}–{high})" if row["low"] < row["high"] else value
-    return found
+        ratios_by_path[path] = f"{value} ({low}–{high})" if row["low"] < row["high"] else value
+    return ratios_by_path
 
 
 def host_shares(run: Run) -> pd.Series[float]:
     """Return the share of an epoch that launches take, on graphs that fit, without CPU gathers."""
-    found = issue_shares(run)
-    mine = (found["strategy"] != "cpu_gather") & ~found["workload"].str.startswith(LARGE)
-    return found.loc[mine, ["draw", "train", "fetch"]].sum(axis=1)
+    shares = issue_shares(run)
+    in_place = (shares["strategy"] != "cpu_gather") & ~shares["workload"].str.startswith(LARGE)
+    return shares.loc[in_place, ["draw", "train", "fetch"]].sum(axis=1)
 
 
 # ---- README --------------------------------------------------------------------------------------
@@ -101,10 +101,10 @@ def findings(folder: Path = FOLDER) -> list[str]:
     rates = pages["median_per_s"] / 1e9
     far = max(span for case, span, _ in rates.index if case == "span_managed")
     run = decided(runs_of(folder))
-    (metered,) = (one for one in runs_of(folder) if not gpu_energy(one).empty)
+    (metered,) = (run for run in runs_of(folder) if not gpu_energy(run).empty)
     wide = _aligned(summary).query("row_bytes == 512 and order == 'sorted'")
     by_span = (wide.set_index("span_bytes")["median_per_s"] / 1e9).groupby(level=0)
-    ordered = {int(str(span)): ends(mine, 1) for span, mine in by_span}
+    ordered = {int(str(span)): ends(rates, 1) for span, rates in by_span}
     energy = gpu_energy(metered).set_index(_PATH)
     processor = metered.medians["cpu_s"].groupby(_PATH).first()
     spent = [
@@ -116,10 +116,10 @@ def findings(folder: Path = FOLDER) -> list[str]:
         "strategy == 'aligned_zero_copy' and variant == 'given'"
     )
     aligned = [
-        f"{one['speedup']:.3f} ({one['low']:.3f}–{one['high']:.3f}) on {graph(str(workload))}"
-        for workload, one in in_place.set_index("workload").loc[run.workloads].iterrows()
+        f"{row['speedup']:.3f} ({row['low']:.3f}–{row['high']:.3f}) on {graph(str(workload))}"
+        for workload, row in in_place.set_index("workload").loc[run.workloads].iterrows()
     ]
-    said = [
+    texts = [
         f"**Pages**: random rows of 512 B over {gib(far)} come at"
         f" {rates['span_registered', far, 512]:.1f} GB/s out of registered memory and at"
         f" {rates['span_managed', far, 512]:.1f} out of managed memory; a contiguous read reached"
@@ -139,8 +139,8 @@ def findings(folder: Path = FOLDER) -> list[str]:
         f" {'; '.join(spent)}. One process; the host's joules were not measured.",
     ]
     return [
-        textwrap.fill(f"- {one}", 140, break_on_hyphens=False, subsequent_indent="  ")
-        for one in said
+        textwrap.fill(f"- {text}", 140, break_on_hyphens=False, subsequent_indent="  ")
+        for text in texts
     ]
 
 
@@ -152,7 +152,7 @@ def with_summary(text: str) -> str:
 def first_picture(path: Path, folder: Path = FOLDER) -> None:
     """Draw the speed of each path over ``prefetch``, with 95 % intervals, on each graph."""
     run = decided(runs_of(folder))
-    found = speedup_over(run, "cpu_gather", "prefetch")
+    speedups = speedup_over(run, "cpu_gather", "prefetch")
     names = list(PATHS)[::-1]
     with mpl.rc_context(RC):
         figure, panels = plt.subplots(
@@ -160,9 +160,9 @@ def first_picture(path: Path, folder: Path = FOLDER) -> None:
         )
         for axes, workload in zip(panels, run.workloads, strict=True):
             axes.axvline(1.0, color=FAINT, linestyle=":")
-            mine = found[found["workload"] == workload].set_index(_PATH).loc[names]
-            ratio = mine["speedup"].to_numpy()
-            arms = [ratio - mine["low"], mine["high"] - ratio]
+            of_workload = speedups[speedups["workload"] == workload].set_index(_PATH).loc[names]
+            ratio = of_workload["speedup"].to_numpy()
+            arms = [ratio - of_workload["low"], of_workload["high"] - ratio]
             axes.errorbar(ratio, range(len(names)), xerr=arms, fmt="ok", markersize=4, linewidth=1)
             axes.set_xscale("log", base=2)
             axes.set_xticks(list(TICKS), list(TICKS.values()))
@@ -217,8 +217,14 @@ def with_machines(text: str, folder: Path = FOLDER.parent) -> str:
     lines, heads = [], list[str]()
     for path in sorted(folder.glob("*/probe.csv")):
         known = pd.read_csv(path, keep_default_na=False, na_values={"median_per_s": [""]})
-        of, line = known.iloc[0], summary_line(known)
-        lines.append([f"{of['gpu'] or of['cpu']}, {of['cores']} cores", of["date"], *line.values()])
+        first, line = known.iloc[0], summary_line(known)
+        lines.append(
+            [
+                f"{first['gpu'] or first['cpu']}, {first['cores']} cores",
+                first["date"],
+                *line.values(),
+            ]
+        )
         heads = ["machine", "measured", *line]
     table = "\n".join(_table(heads, lines)).rstrip()
     return re.sub(r"^\| machine \|.*?(?=\n\n)", lambda _: table, text, flags=re.M | re.S)
@@ -229,8 +235,8 @@ def with_machines(text: str, folder: Path = FOLDER.parent) -> str:
 
 def ends(values: Iterable[float], digits: int = 2) -> str:
     """Return the least and the greatest: ``0.42 to 0.49``, or one number where they read alike."""
-    found = [*values]
-    return " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in (min(found), max(found))))
+    numbers = [*values]
+    return " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in (min(numbers), max(numbers))))
 
 
 def graph(workload: str) -> str:

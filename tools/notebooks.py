@@ -60,8 +60,8 @@ def main(arguments: Sequence[str]) -> int:
     sources = sorted({*options.folder.glob("*.py")} - {options.folder / "helpers.py"})
     unknown = set(options.names) - {path.stem for path in sources}
     if unknown or not sources:
-        what = f"no notebook {sorted(unknown)[0]!r}" if unknown else "no notebook (*.py)"
-        print(f"error: {options.folder}: {what}", file=sys.stderr)
+        problem = f"no notebook {sorted(unknown)[0]!r}" if unknown else "no notebook (*.py)"
+        print(f"error: {options.folder}: {problem}", file=sys.stderr)
         return 2
     if not options.results.is_dir():
         print(f"error: {options.results}: no such folder of results", file=sys.stderr)

@@ -186,12 +186,12 @@ def compare(old: KernelCode | None, new: KernelCode) -> tuple[str, str]:
         return "SAME", ""
     before, after = old.counts(), new.counts()
     differ = [
-        f"{what} {before[what]} -> {after[what]}"
-        for what in before | after
-        if before[what] != after[what]
+        f"{name} {before[name]} -> {after[name]}"
+        for name in before | after
+        if before[name] != after[name]
     ]
-    worse = any(after[what] > before[what] for what in _WORSE_MORE)
-    worse |= any(after[what] < before[what] for what in _WORSE_FEWER)
+    worse = any(after[name] > before[name] for name in _WORSE_MORE)
+    worse |= any(after[name] < before[name] for name in _WORSE_FEWER)
     return "WORSE" if worse else "CHANGED", "; ".join(differ) or "other instructions, as many"
 
 
@@ -221,13 +221,13 @@ def write_baseline(baseline: Baseline, path: Path = BASELINE) -> None:
     path.write_text(f'{{"compiler": "{baseline.compiler}", "kernels": {{\n{kernels}\n}}}}\n')
 
 
-def report(found: Iterable[Verdict]) -> Iterator[str]:
+def report(verdicts: Iterable[Verdict]) -> Iterator[str]:
     """Give the lines that ``--check`` prints: the reasons, and a count of each status."""
-    found = list(found)
-    for verdict in found:
+    verdicts = list(verdicts)
+    for verdict in verdicts:
         if verdict.status != "SAME":
             yield f"{verdict.status:8s}{verdict.kernel}: {verdict.reason}"
-    counts = Counter(verdict.status for verdict in found)
+    counts = Counter(verdict.status for verdict in verdicts)
     yield ", ".join(f"{counts[status]} {status}" for status in STATUSES)
     if counts.total() > counts["SAME"]:
         yield f"where that is meant, renew {BASELINE.name} with it: make regress-code UPDATE=1"
@@ -244,12 +244,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="only this one")
     options = parser.parse_args(arguments)
     try:
-        found = (_update if options.update else _check)(options, options.arch or ARCHITECTURES)
+        checked = (_update if options.update else _check)(options, options.arch or ARCHITECTURES)
     except (CompilerError, FileNotFoundError) as missing:
         print(f"cannot compare: {missing}", file=sys.stderr)
         return 2
-    print(*report(found), sep="\n")
-    return int(any(verdict.status != "SAME" for verdict in found))
+    print(*report(checked), sep="\n")
+    return int(any(verdict.status != "SAME" for verdict in checked))
 
 
 def _check(options: argparse.Namespace, architectures: Sequence[str]) -> list[Verdict]:

@@ -133,27 +133,27 @@ def fit(profile: LinkProfile, seconds: tuple[float, ...]) -> Fitted:
         ValueError: no constants within wide limits do.
     """
     wanted = dict(zip(BARS, seconds, strict=True))
-    found = Fitted(sample_rate=2e7, rows=uniform_rows()[1], pageable_rate=1e10, handover_s=0.0)
+    fitted = Fitted(sample_rate=2e7, rows=uniform_rows()[1], pageable_rate=1e10, handover_s=0.0)
     for _ in range(2):  # the second uses the fitted rows for all-in-GPU
         for bar, name, low, high in _UNKNOWNS:
-            guess = partial(replace, found)
+            guess = partial(replace, fitted)
 
             def off(value: float, bar: Bar = bar, name: str = name, guess: Any = guess) -> float:
                 return predict_bar(profile, guess(**{name: value}), bar) - wanted[bar]
 
             try:
-                found = guess(**{name: brentq(off, low, high, rtol=1e-10)})
+                fitted = guess(**{name: brentq(off, low, high, rtol=1e-10)})
             except ValueError:
                 text = f"no {name} between {low:g} and {high:g} yields {wanted[bar]:g} s"
                 raise ValueError(f"{bar}: {text}") from None
-    return found
+    return fitted
 
 
 def published_bars(reference: pd.DataFrame, machine: str) -> dict[tuple[str, str], float]:
     """Return the seconds of the chart's bars for one machine, by strategy and variant."""
     rows = reference[(reference["machine"] == machine) & (reference["metric"] == "wall_time")]
-    found = zip(rows["strategy"], rows["variant"], rows["value"], strict=True)
-    return {(strategy, variant): float(value) for strategy, variant, value in found}
+    bars = zip(rows["strategy"], rows["variant"], rows["value"], strict=True)
+    return {(strategy, variant): float(value) for strategy, variant, value in bars}
 
 
 def fitted_chart(reference: pd.DataFrame) -> Fitted:

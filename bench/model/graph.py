@@ -94,15 +94,17 @@ def draw(shape: Shape, workload: Workload) -> tuple[NDArray[np.int64], list[int]
     """Draw a minibatch: ranks (0: the most wanted) of its nodes, nodes and edges of each layer."""
     rng = np.random.default_rng(0)
     least = (1 - 1 / ALPHA) * shape.edges / shape.nodes
-    found = np.unique(rng.integers(0, shape.nodes, workload.batch_size))
-    nodes, edges = [found.size], []
+    known = np.unique(rng.integers(0, shape.nodes, workload.batch_size))
+    nodes, edges = [known.size], []
     for fanout in workload.fanouts:
-        degrees = np.minimum(least * rng.random(found.size) ** (-1 / ALPHA), MOST)
+        degrees = np.minimum(least * rng.random(known.size) ** (-1 / ALPHA), MOST)
         edges.append(int(np.minimum(degrees, fanout).astype(np.int64).sum()))
         drawn = (shape.nodes * rng.random(edges[-1]) ** shape.skew).astype(np.int64)
-        found = np.concatenate([found, rng.permutation(np.setdiff1d(drawn, found))])
-        nodes.append(found.size)
-    return found, nodes, edges
+        known = np.concatenate(
+            [known, rng.permutation(np.setdiff1d(drawn, known))]
+        )
+        nodes.append(known.size)
+    return known, nodes, edges
 
 
 def predict_graph(shape: Shape, profile: LinkProfile) -> pd.DataFrame:

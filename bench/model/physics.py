@@ -114,20 +114,20 @@ def slowest(*limits: Part, all_known: bool = False) -> Part:
 
     Without a known one the time is unknown; with ``all_known``, if any is unknown.
     """
-    known = [one for one in limits if one.known]
-    missing = merged(one.unknown for one in limits)
+    known = [limit for limit in limits if limit.known]
+    missing = merged(limit.unknown for limit in limits)
     if not known or (all_known and len(known) < len(limits)):
         return Part(math.nan, unknown=missing)
     left_out = (f"left out, as it is not known: {text}" for text in missing)
-    longest = max(known, key=lambda one: one.seconds)
+    longest = max(known, key=lambda limit: limit.seconds)
     return replace(longest, unknown=(), remarks=merged([longest.remarks, left_out]))
 
 
 def in_turn(*parts: Part) -> Part:
     """Return the time of activities one after the other, with the bound of the longest."""
-    texts = [merged(getattr(one, name) for one in parts) for name in ("unknown", "remarks")]
-    longest = max(parts, key=lambda one: one.seconds)
-    return Part(sum(one.seconds for one in parts), longest.bound, *texts)
+    texts = [merged(getattr(part, name) for part in parts) for name in ("unknown", "remarks")]
+    longest = max(parts, key=lambda part: part.seconds)
+    return Part(sum(part.seconds for part in parts), longest.bound, *texts)
 
 
 def merged(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ def gpu_reads(load: MinibatchLoad, profile: LinkProfile) -> Part:
     )
     if read_bytes < SMALL_READ * requested and not by_requests.known and not pages.known:
         why = f"reads of {read_bytes / requested:.0f} B on average, bound by how many are in flight"
-        reasons = tuple(f"{why} ({one})" for one in by_requests.unknown)
+        reasons = tuple(f"{why} ({text})" for text in by_requests.unknown)
         return Part(math.nan, unknown=reasons)
     name, span = "reads by multiprocessors", load.table_bytes
     limits = [link_time(requests, profile), by_requests]

@@ -82,9 +82,9 @@ def series_of(run: Run) -> list[Series]:
     failed = failed[failed["column"].isin([*checks, STRAYED])]
     wrong = failed.groupby(KEYS)["reason"].first()
     lasts, measured = run.declared.groupby(KEYS).last(), _measured(run)
-    declared: dict[Any, Any] = {key: one.dropna().to_dict() for key, one in lasts.iterrows()}
+    declared: dict[Any, Any] = {key: values.dropna().to_dict() for key, values in lasts.iterrows()}
     planned = {(c["workload"], c["strategy"], c["variant"]): c for c in run.plan["cases"]}
-    found = []
+    series = []
     for key, case in planned.items():
         fields, facts = run.plan["workloads"][key[0]], declared.get(key, {})
         ranks, strategy = ranks_of(fields), None
@@ -106,7 +106,7 @@ def series_of(run: Run) -> list[Series]:
         elif fields.get("around_step"):
             missing = "what is around a step is not modelled"
         if missing:
-            found.append(Series(*key, None, missing=missing, gpus=ranks))
+            series.append(Series(*key, None, missing=missing, gpus=ranks))
             continue
         batches = int(facts["declared_sample_minibatches"])
         load = replace(
@@ -117,8 +117,8 @@ def series_of(run: Run) -> list[Series]:
         if drawn := measured.get(key[0]):
             seconds, remark = drawn
             load = replace(load, sample_s=seconds * (ranks / batches), remarks=(remark,))
-        found.append(Series(*key, load, batches, gpus=ranks))
-    return found
+        series.append(Series(*key, load, batches, gpus=ranks))
+    return series
 
 
 def refusal(strategy: Strategy) -> Reason | None:
@@ -164,14 +164,14 @@ def _measured(run: Run) -> dict[str, tuple[float, str]]:
     """
     epochs = run.epochs.reindex(columns=["workload", "basis", "rank", "noisy", "sample_s"])
     epochs = epochs[(epochs["basis"] == "measured") & (epochs["rank"] < 0)]
-    found = {}
+    draw_times = {}
     for workload, drawn in epochs.dropna(subset=["sample_s"]).groupby("workload"):
         quiet = drawn[~drawn["noisy"].astype(bool)]
         remark = _WAITED if run.sampler_workers else _SAMPLING[run.drawn]
         remark += ", while other work ran" * quiet.empty
         counted = drawn if quiet.empty else quiet
-        found[str(workload)] = (float(counted["sample_s"].median()), remark)
-    return found
+        draw_times[str(workload)] = (float(counted["sample_s"].median()), remark)
+    return draw_times
 
 
 def _why(run: Run, key: SeriesName) -> str:
@@ -196,13 +196,13 @@ def profile_of(run: Run) -> LinkProfile | None:
 
 def predictions(run: Run, profile: LinkProfile) -> list[tuple[Series, EpochPrediction]]:
     """Predict every series of the run on a machine with as many GPUs as its workload has ranks."""
-    found = []
-    for one in series_of(run):
-        epoch = EpochPrediction(unknown=(one.missing,))
-        if one.load is not None:
-            epoch = predict_batches(one.load, profile, one.batches, gpus=one.gpus)
-        found.append((one, epoch))
-    return found
+    predicted = []
+    for series in series_of(run):
+        epoch = EpochPrediction(unknown=(series.missing,))
+        if series.load is not None:
+            epoch = predict_batches(series.load, profile, series.batches, gpus=series.gpus)
+        predicted.append((series, epoch))
+    return predicted
 
 
 def predict(run: Run, profile: LinkProfile) -> list[Row]:
@@ -213,21 +213,21 @@ def predict(run: Run, profile: LinkProfile) -> list[Row]:
     """
     commits = [*run.epochs["commit"][-1:], *run.cases["commit"][-1:]]
     rows: list[Row] = []
-    for one, epoch in predictions(run, profile):
+    for series, epoch in predictions(run, profile):
         make = RowMaker(
             run_id=run.run_id,
             commit=str(commits[-1]) if commits else "unknown",
             machine=profile.name,
             backend="cuda",
-            workload=one.workload,
-            dataset=run.plan["workloads"][one.workload]["dataset"],
-            strategy=one.strategy,
-            variant=one.variant,
+            workload=series.workload,
+            dataset=run.plan["workloads"][series.workload]["dataset"],
+            strategy=series.strategy,
+            variant=series.variant,
             repeat=0,
             basis="predicted",
-            borrowed="sample" if one.load and one.load.sample_s is not None else "",
+            borrowed="sample" if series.load and series.load.sample_s is not None else "",
         )
-        rows += _rows(make, one, epoch, f"link model, profile {profile.name}")
+        rows += _rows(make, series, epoch, f"link model, profile {profile.name}")
     return rows
 
 
@@ -236,7 +236,7 @@ def is_prediction(row: Row) -> bool:
     return row.basis == "predicted"
 
 
-def _rows(make: RowMaker, one: Series, epoch: EpochPrediction, source: str) -> Iterator[Row]:
+def _rows(make: RowMaker, series: Series, epoch: EpochPrediction, source: str) -> Iterator[Row]:
     notes = "; ".join([f"bound by {epoch.bound}", *epoch.remarks, *epoch.extrapolated])
     stages = {
         "epoch": (epoch.epoch_s, f": {notes}"),
@@ -247,7 +247,7 @@ def _rows(make: RowMaker, one: Series, epoch: EpochPrediction, source: str) -> I
     cells = [(stage, "wall_time", *value, epoch.unknown) for stage, value in stages.items()]
     for name in ("disk", "gather", "transfer"):
         if part := epoch.parts.get(name):
-            alone = one.steps * part.seconds, f": bound by {part.bound}"
+            alone = series.steps * part.seconds, f": bound by {part.bound}"
             unknown = part.unknown or epoch.unknown
             cells.append(("fetch", f"{name}_time_alone", *alone, unknown))
     for stage, metric, seconds, text, unknown in cells:

@@ -50,13 +50,13 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
     """
     measured = _measured_seconds(run)
     records = []
-    for one, epoch in predictions(run, profile):
+    for series, epoch in predictions(run, profile):
         times = {"modelled": {"epoch": epoch.epoch_s, "fetch": epoch.fetch_s}}
-        if one.key in measured:
-            times = {"measured": measured[one.key], **times}
+        if series.key in measured:
+            times = {"measured": measured[series.key], **times}
         for kind, seconds in times.items():
-            line = dict(zip(KEYS, one.key, strict=True))
-            records.append(line | {"kind": kind, **_line(one, epoch, profile, seconds)})
+            line = dict(zip(KEYS, series.key, strict=True))
+            records.append(line | {"kind": kind, **_line(series, epoch, profile, seconds)})
     return plan_order(run, pd.DataFrame(records))
 
 
@@ -69,17 +69,17 @@ def _measured_seconds(run: Run) -> dict[SeriesName, dict[str, float]]:
 
 
 def _line(
-    one: Series, epoch: EpochPrediction, profile: LinkProfile, seconds: dict[str, float]
+    series: Series, epoch: EpochPrediction, profile: LinkProfile, seconds: dict[str, float]
 ) -> dict[str, Any]:
-    load = one.load
+    load = series.load
     over = "epoch" if load is not None and load.lookahead else "fetch"
     time = seconds.get(over) or math.nan
     rate, limits, of_disk = math.nan, dict.fromkeys(ROOFS, math.nan), math.nan
     if load is not None and "transfer" in epoch.parts:
-        rate = load.brought_bytes * one.steps / time
+        rate = load.brought_bytes * series.steps / time
         limits = roofs(profile, load.table_bytes)
     if "disk" in epoch.parts:
-        of_disk = one.steps * epoch.parts["disk"].seconds / time
+        of_disk = series.steps * epoch.parts["disk"].seconds / time
     parts = [p for n, p in epoch.parts.items() if n in ("disk", "gather", "transfer", "expand")]
     longest = max(parts, key=lambda part: part.seconds, default=Part(0.0, "–"))
     return {
@@ -101,9 +101,9 @@ def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
     """
     measured = _measured_seconds(run)
     records = [
-        (*one.key, measured[one.key]["epoch"], epoch.epoch_s, epoch.bound)
-        for one, epoch in predictions(run, profile)
-        if "epoch" in measured.get(one.key, {})
+        (*series.key, measured[series.key]["epoch"], epoch.epoch_s, epoch.bound)
+        for series, epoch in predictions(run, profile)
+        if "epoch" in measured.get(series.key, {})
     ]
     table = pd.DataFrame(records, columns=[*KEYS, "measured_s", "modelled_s", "bound"])
     table["error"] = table["modelled_s"].astype(float) / table["measured_s"] - 1

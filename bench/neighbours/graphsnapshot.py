@@ -119,7 +119,7 @@ class _Cache:
 
     @property
     def nbytes(self) -> int:
-        return sum(one.nbytes for one in (self.slots, self.rows, self.stamps, self.turns))
+        return sum(array.nbytes for array in (self.slots, self.rows, self.stamps, self.turns))
 
 
 class SnapshotSampler(NeighborSampler):
@@ -183,7 +183,7 @@ class SnapshotSampler(NeighborSampler):
 
     def _draw_part(self, part: Part) -> None:
         policy, now = self.policy, self._now
-        of = (self._indptr, self._indices, *part.targets)
+        drawn_from = (self._indptr, self._indices, *part.targets)
         if not self._caches or not isinstance(policy, _FromCaches):  # or while it is made
             super()._draw_part(part)
             return
@@ -192,7 +192,7 @@ class SnapshotSampler(NeighborSampler):
         keys = (part.key, np.uint64(derive(now.key, which, drawing, _CACHE)))
         renewed = (policy.refresh, policy.fetch) if isinstance(policy, OTF) else (0.0, 0.0)
         held = (cache.slots, cache.rows, cache.stamps, cache.turns, self._stamp)
-        _draw_cached(*of, *keys, part.edges[0], part.edges[1], part.used, *held, *renewed)
+        _draw_cached(*drawn_from, *keys, part.edges[0], part.edges[1], part.used, *held, *renewed)
 
 
 class _Distinct(Tally):
@@ -204,7 +204,10 @@ class _Distinct(Tally):
 
     def add(self, batch: MiniBatch) -> None:
         ids = batch.input_ids.numpy()
-        coded = [ids[to.numpy()] * self._num_nodes + ids[of.numpy()] for of, to in batch.edges]
+        coded = [
+            ids[targets.numpy()] * self._num_nodes + ids[sources.numpy()]
+            for sources, targets in batch.edges
+        ]
         self._drawn = np.unique(np.concatenate([self._drawn, *coded]))
 
     def counted(self, scale: float) -> Iterator[Counted]:
@@ -237,10 +240,10 @@ def _times(share, many, state, draw):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _holds(row, node):  # type: ignore[no-untyped-def]
-    found = False
-    for one in row:
-        found = found or one == node
-    return found
+    present = False
+    for entry in row:
+        present = present or entry == node
+    return present
 
 
 @njit(inline="always")

@@ -134,7 +134,7 @@ class Offload(StepContext):
 
     @contextmanager
     def step(self, *inputs: Tensor) -> Iterator[None]:
-        self._staying = {_ident(one) for one in inputs}
+        self._staying = {_ident(tensor) for tensor in inputs}
         self._order.clear()
         self._known.clear()
         self._forward = True
@@ -291,8 +291,8 @@ class Offload(StepContext):
                 saved.loading = self._back.submit(self._load, saved, memory)
 
     def _lose(self, doing: str, error: Exception) -> None:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        self._failed = self._failed or f"{doing} of activations: {said}"
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        self._failed = self._failed or f"{doing} of activations: {reason}"
 
     def _refuse_lost(self) -> None:
         self._leaving.clear()

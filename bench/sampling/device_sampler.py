@@ -92,7 +92,9 @@ class DeviceSampler(Sampler):
                     f" 0..{self.num_nodes - 1}"
                 )
         self._held = [HostRegistration(part, device.index or 0) for part in graph if in_place]
-        self._graph: list[Tensor | int] = [one.address for one in self._held] or [*graph]
+        self._graph: list[Tensor | int] = [registration.address for registration in self._held] or [
+            *graph
+        ]
         self._index_bytes = graph[1].element_size()
         self._most_edges = graph[1].numel()
         self._device, self._lock = device, threading.Lock()

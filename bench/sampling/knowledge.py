@@ -39,7 +39,7 @@ def knowledge_of(
     sampler = sampler_of(other, dataset.indptr, dataset.indices)
 
     def earlier(epoch: int) -> Iterator[Tensor]:
-        return (sampler.sample(*one).input_ids for one in draws(other, dataset, sampler, epoch))
+        return (sampler.sample(*task).input_ids for task in draws(other, dataset, sampler, epoch))
 
     return Knowledge(
         graph=Adjacency(dataset.indptr, dataset.indices),

@@ -209,8 +209,8 @@ class NeighborSampler(Sampler):
     def _draw_part(self, part: Part) -> None:
         """Draw the edges of a thread's targets."""
         sources, targets = part.edges
-        of = (self._indptr, self._indices, *part.targets)
-        kernels.draw(*of, part.key, sources, targets, part.places, part.used)
+        drawn_from = (self._indptr, self._indices, *part.targets)
+        kernels.draw(*drawn_from, part.key, sources, targets, part.places, part.used)
 
     def _run(self, part: Callable[[int, int, int], None], bounds: Sequence[int]) -> None:
         """Call ``part(member, bounds[member], bounds[member + 1])`` for all members at once.

@@ -40,16 +40,18 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, Path
     trace = data_root() / TRACES / f"{workload.trace_id}-{state_of(folder)}"
     world = workload.gpus
     ranks = {0: trace} if world == 1 else {r: rank_trace(trace, r) for r in range(world)}
-    missing = {rank: one for rank, one in ranks.items() if not (one / FILE).exists()}
+    missing = {rank: path for rank, path in ranks.items() if not (path / FILE).exists()}
     for rank in ranks.keys() - missing.keys():
         Trace.open(ranks[rank])
     if not missing:
         return folder, trace
     dataset = open_dataset(folder)
     sampler = sampler_of(workload, dataset.indptr, dataset.indices)
-    for rank, one in missing.items():
+    for rank, folder_of_rank in missing.items():
         seeds = workload_seeds(workload, sampler, dataset.train_ids, 0, rank)
-        draw_trace(one, sampler, seeds[:KEPT], workload.seed, progress, rank=rank, world=world)
+        draw_trace(
+            folder_of_rank, sampler, seeds[:KEPT], workload.seed, progress, rank=rank, world=world
+        )
     for old in trace.parent.glob(f"{workload.trace_id}-{'?' * len(state_of(folder))}"):
         if old != trace:  # a trace of a graph that was replaced
             shutil.rmtree(old, ignore_errors=True)
@@ -65,9 +67,9 @@ def traces_of(dataset: Path) -> list[Path]:
     """List the minibatches in the same data folder that were drawn from the present dataset."""
     # Compare names too: a copy of a graph, or a link to one, has the same spec.
     name = re.escape(dataset.name.partition("@")[0])
-    mine = re.compile(rf"{name}(@[^-]+)?-f\d.*-{state_of(dataset)}")
-    found = sorted((dataset.parent / TRACES).glob("*"))
-    return [trace for trace in found if mine.fullmatch(trace.name)]
+    of_this_graph = re.compile(rf"{name}(@[^-]+)?-f\d.*-{state_of(dataset)}")
+    folders = sorted((dataset.parent / TRACES).glob("*"))
+    return [trace for trace in folders if of_this_graph.fullmatch(trace.name)]
 
 
 def state_of(dataset: Path) -> str:

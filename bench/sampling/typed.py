@@ -37,13 +37,13 @@ class EdgeKinds:
         """
         ids, kinds = batch.input_ids.numpy(), []
         for edges in batch.edges:
-            found = np.empty(edges.shape[1], np.int64)
+            edge_kinds = np.empty(edges.shape[1], np.int64)
             sources, targets = edges.numpy()
-            bad = int(_look_up(*self._graph, ids, sources, targets, found))
+            bad = int(_look_up(*self._graph, ids, sources, targets, edge_kinds))
             if bad >= 0:
                 source, target = ids[edges[:, bad].numpy()]
                 raise ValueError(f"edge {source} -> {target} of a minibatch is not in the graph")
-            kinds.append(torch.from_numpy(found))
+            kinds.append(torch.from_numpy(edge_kinds))
         return replace(batch, kinds=tuple(kinds))
 
 
@@ -55,7 +55,7 @@ def _look_up(
     ids: Ids,
     sources: Ids,
     targets: Ids,
-    found: Ids,
+    edge_kinds: Ids,
 ) -> int:
     """Find the kind of each edge by binary search; return the first missing edge, or -1."""
     for edge in range(len(sources)):
@@ -70,5 +70,5 @@ def _look_up(
                 high = middle
         if low == end or indices[low] != source:
             return edge
-        found[edge] = kinds[low]
+        edge_kinds[edge] = kinds[low]
     return -1

@@ -155,8 +155,8 @@ def same_nodes(sizes: Mapping[str, int | None], remedy: str = "") -> int | None:
     Raises:
         ValueError: they differ; the message ends with the ``remedy``.
     """
-    known_sizes = {who: nodes for who, nodes in sizes.items() if nodes is not None}
+    known_sizes = {name: nodes for name, nodes in sizes.items() if nodes is not None}
     if len(set(known_sizes.values())) > 1:
-        claims = ", ".join(f"{who} says {nodes}" for who, nodes in known_sizes.items())
+        claims = ", ".join(f"{name} says {nodes}" for name, nodes in known_sizes.items())
         raise ValueError(f"how many nodes? {claims}{remedy and f'; {remedy}'}")
     return next(iter(known_sizes.values()), None)
