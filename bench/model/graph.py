@@ -100,9 +100,7 @@ def draw(shape: Shape, workload: Workload) -> tuple[NDArray[np.int64], list[int]
         degrees = np.minimum(least * rng.random(known.size) ** (-1 / ALPHA), MOST)
         edges.append(int(np.minimum(degrees, fanout).astype(np.int64).sum()))
         drawn = (shape.nodes * rng.random(edges[-1]) ** shape.skew).astype(np.int64)
-        known = np.concatenate(
-            [known, rng.permutation(np.setdiff1d(drawn, known))]
-        )
+        known = np.concatenate([known, rng.permutation(np.setdiff1d(drawn, known))])
         nodes.append(known.size)
     return known, nodes, edges
 
