@@ -110,6 +110,8 @@ def workload_name(fields: Mapping[str, Any]) -> str:
         details.append(f"batch {fields['batch_size']}")
     if fields["max_batches"]:
         details.append(f"{fields['max_batches']} minibatches")
+    if fields["seed"] != usual.seed:
+        details.append(f"seed {fields['seed']}")
     if (ranks := ranks_of(fields)) > 1:
         details.append(f"{ranks_in_words(ranks)}, {fields['scaling']} scaling")
     for door, label in (("sampler", "sampler"), ("around_step", "around steps")):

@@ -97,11 +97,12 @@ def test_ids_of_one_rank_are_those_of_before_there_were_several():
     assert Workload("wordnet", **few).trace_id == "wordnet-f25x10-b1000-2bda5e99"
 
 
-def test_a_workload_of_several_ranks_in_words():
+def test_a_workload_of_several_ranks_or_another_seed_in_words():
     def words(**fields: Any) -> str:
         return workload_name(asdict(Workload("wordnet", **fields)))
 
     assert words() == "wordnet GraphSAGE"
+    assert words(seed=3) == "wordnet GraphSAGE (seed 3)"
     assert words(gpus=2) == "wordnet GraphSAGE (2 ranks, strong scaling)"
     assert words(gpus=4, scaling="weak") == "wordnet GraphSAGE (4 ranks, weak scaling)"
 
