@@ -16,8 +16,7 @@ from gatherbench.outside import plain
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console, RenderableType
-    from rich.table import Table
+    from rich.console import Console
 
 #: Exit statuses of a command.
 OK, FAILED, BAD_INPUT = 0, 1, 2
@@ -72,14 +71,14 @@ def console(stderr: bool = False, quiet: bool = False) -> Console:
     return screen if screen.is_terminal else Console(stderr=stderr, quiet=quiet, width=120)
 
 
-def print_table(table: Table, as_json: bool) -> None:
-    """Print a table, or a JSON list with an object for each of its lines; cells are strings."""
-    if not as_json:
-        console().print(table)
-        return
-    names = [_words(column.header) for column in table.columns]
-    lines = zip(*(map(_words, column.cells) for column in table.columns), strict=True)
-    print_json([dict(zip(names, line, strict=True)) for line in lines])
+def print_table(frame: pd.DataFrame, as_json: bool) -> None:
+    """Print a frame of texts as a table, or as :func:`print_frame` does."""
+    from gatherbench.bench.show.terminal import listed
+
+    if as_json:
+        print_frame(frame)
+    else:
+        console().print(listed(frame))
 
 
 def print_json(value: object) -> None:
@@ -91,12 +90,6 @@ def print_frame(frame: pd.DataFrame) -> None:
     """Print a data frame as a JSON list with an object for each of its lines."""
     cells = frame.astype(object)
     print_json(cells.where(cells.notna(), None).to_dict("records"))
-
-
-def _words(cell: RenderableType) -> str:
-    from rich.text import Text
-
-    return cell.plain if isinstance(cell, Text) else Text.from_markup(str(cell)).plain
 
 
 def fail(message: str) -> NoReturn:

@@ -56,7 +56,7 @@ def list_graphs(as_json: JsonOption = False) -> None:
 
     with bad_input(OSError):
         table, summary = on_disk(data_root())
-        if table.row_count or as_json:
+        if len(table) or as_json:
             print_table(table, as_json)
         typer.echo(summary, err=as_json)
 
@@ -78,7 +78,7 @@ def info(
         if as_json:
             print_json(describe(folder))
         else:
-            console().print(description(folder))
+            print_table(description(folder), as_json=False)
 
 
 def remove(

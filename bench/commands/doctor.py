@@ -40,7 +40,7 @@ def table_of(findings: Sequence[Finding]) -> Group:
     for finding in findings:
         lines = [Text(finding.detail)]
         if finding.lost:
-            lines.append(Text(f"lost: {finding.lost}", style="yellow"))
+            lines.append(Text(f"effect: {finding.lost}", style="yellow"))
             lines.append(Text(f"remedy: {finding.remedy}"))
         status = Text(finding.status, style=_COLOURS[finding.status])
         table.add_row(status, Text(finding.name, style="bold"), Group(*lines))

@@ -18,7 +18,7 @@ from gatherbench.bench.read.tables import Run, predicted, run_in
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.part import StoreError
 from gatherbench.bench.run.store import RunStore, write_atomically
-from gatherbench.bench.show.report.page import FILE_NAME, write_report
+from gatherbench.bench.show.page import FILE_NAME, write_report
 from gatherbench.bench.show.run import render, render_all
 from gatherbench.bench.show.view import save_all
 from gatherbench.bench.show.views.registry import views_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,12 +18,6 @@ from gatherbench.bench.commands.common import (
     print_frame,
     run_folder,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from gatherbench.bench.model.graph import Shape
-    from gatherbench.bench.model.profile import LinkProfile
 
 
 def predict(
@@ -46,6 +40,8 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Predict the epochs of a run, or of every path on a graph, for a machine."""
+    from rich.console import Group
+
     from gatherbench.bench.commands.execute import usual_profile
     from gatherbench.bench.commands.finish import own_profile, predict_for
     from gatherbench.bench.model.graph import Shape, predict_graph
@@ -53,6 +49,8 @@ def predict(
     from gatherbench.bench.read.tables import run_in
     from gatherbench.bench.run.part import StoreError
     from gatherbench.bench.run.store import RunStore
+    from gatherbench.bench.show.terminal import in_terminal
+    from gatherbench.bench.show.views.model import graph_table
     from gatherbench.bench.show.views.registry import to_json
     from gatherbench.datasets.dataset import DatasetError
 
@@ -62,7 +60,9 @@ def predict(
                 fail("--graph needs --profile NAME (gatherbench list profiles), and no run")
             shape, machine = Shape.parse(graph), load_profile(profile)
             frame = predict_graph(shape, machine)
-            return print_frame(frame) if as_json else _print(frame, shape, machine)
+            if as_json:
+                return print_frame(frame)
+            return console().print(Group(*in_terminal(graph_table(frame, shape, machine))))
         store = RunStore.open(run_folder(folder, results))
         run = run_in(store)
         run_profile = None if profile else own_profile(store)
@@ -84,43 +84,3 @@ def predict(
             typer.echo(to_json(run_in(store)))
     if not complete:
         raise typer.Exit(FAILED)
-
-
-def _print(frame: pd.DataFrame, shape: Shape, profile: LinkProfile) -> None:
-    """Print the table of a graph's paths, with numbered notes."""
-    from rich.table import Table
-
-    from gatherbench.bench.model.graph import BATCHES
-    from gatherbench.bench.plan.workload import Workload
-    from gatherbench.bench.read.units import quantity
-
-    workload, out = Workload(shape.name), console()
-    table = Table(box=None)
-    for name in ("path", "epoch", "bound by", "GPU memory", "host memory", "fits", "notes"):
-        right = name in ("epoch", "GPU memory", "host memory")
-        table.add_column(name, justify="right" if right else "left")
-    numbers: dict[str, int] = {}
-    for row in frame.to_dict("records"):
-        notes = [str(numbers.setdefault(note, len(numbers) + 1)) for note in row["notes"]]
-        table.add_row(
-            f"{row['strategy']} {row['variant']}",
-            quantity(row["epoch_s"], "s") if row["epoch_s"] > 0 else "unknown",
-            row["bound"],
-            *(quantity(row[name], "B") for name in ("gpu_bytes", "host_bytes")),
-            row["fits"],
-            ", ".join(notes),
-        )
-    title = (
-        f"Predicted for {profile.name}, not measured: {BATCHES} minibatches of"
-        f" {workload.batch_size} seeds, fan-out {', '.join(map(str, workload.fanouts))}, GraphSAGE;"
-        f" {quantity(shape.nodes * shape.row_bytes, 'B')} of rows of {shape.row_bytes} B"
-    )
-    below = (
-        "Extrapolated: minibatches follow the law of hashed graphs instead of this graph's edges."
-        " Memory counts rows and buffers, without training. A ? marks a size that the profile"
-        " lacks."
-    )
-    out.print(title, soft_wrap=True, highlight=False)
-    out.print(table)
-    for text in (below, *(f"{number}  {note}" for note, number in numbers.items())):
-        out.print(text, soft_wrap=True, highlight=False)

@@ -18,7 +18,7 @@ from gatherbench.bench.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    import pandas as pd
 
     from gatherbench.bench.model.profile import LinkProfile
     from gatherbench.bench.probe.probe import Probed
@@ -150,17 +150,15 @@ def disk_folder(option: str) -> Path | None:
     return next(place for place in (root, *root.parents) if place.is_dir())
 
 
-def _list() -> Table:
-    from rich.table import Table
+def _list() -> pd.DataFrame:
+    import pandas as pd
 
     from gatherbench.bench.probe.case import every_case
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("case", "when", "here", "what"):
-        table.add_column(name, no_wrap=name == "case")
+    rows = []
     for case in every_case().values():
-        option = ("probe", "--profile", "--cases")[case.scope]
         missing = case.missing()
-        status = "lacks " + ", ".join(missing) if missing else "ok"
-        table.add_row(case.name, option, status, f"{case.unit}: {case.what}")
-    return table
+        here = "lacks " + ", ".join(missing) if missing else "ok"
+        option = ("probe", "--profile", "--cases")[case.scope]
+        rows.append((case.name, option, here, f"{case.unit}: {case.what}"))
+    return pd.DataFrame(rows, columns=["case", "when", "here", "what"])

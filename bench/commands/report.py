@@ -29,7 +29,7 @@ def report(
 ) -> None:
     """Write a run's report: one HTML file that needs no network."""
     from gatherbench.bench.read.tables import RunError, load_run
-    from gatherbench.bench.show.report.page import FILE_NAME, write_report
+    from gatherbench.bench.show.page import FILE_NAME, write_report
 
     with bad_input(RunError):
         place = run_folder(folder, results)

@@ -110,8 +110,8 @@ def predict_graph(shape: Shape, profile: LinkProfile) -> pd.DataFrame:
 
     Columns: ``strategy``, ``variant``; ``epoch_s`` (of :data:`BATCHES` minibatches of a workload
     at its defaults; NaN: unknown); ``bound``; ``gpu_bytes``, ``host_bytes`` (the table or its part,
-    and buffers); ``fits`` (whether both fit: ``yes``, ``no``, or a question mark after an unknown
-    place); ``notes`` (a tuple: what is extrapolated or left out, or why nothing is predicted).
+    and buffers); ``fits`` (whether both fit, and whose memory is unknown); ``notes`` (a tuple:
+    what is extrapolated or left out, or why nothing is predicted).
     """
     workload, nan = Workload(shape.name), math.nan
     ranks, nodes, edges = draw(shape, workload)
@@ -134,7 +134,7 @@ def predict_graph(shape: Shape, profile: LinkProfile) -> pd.DataFrame:
     for name, params in PATHS:
         strategy = build(name, params)
         line = {"strategy": name, "variant": strategy.variant, "epoch_s": nan}
-        line |= {"bound": "unknown", "gpu_bytes": nan, "host_bytes": nan, "fits": "?"}
+        line |= {"bound": "unknown", "gpu_bytes": nan, "host_bytes": nan, "fits": "unknown"}
         lines.append(line | {"notes": (_NONE.get(name),)})
         if name in _NONE:
             continue
@@ -178,6 +178,7 @@ def _room(strategy: Strategy, load: MinibatchLoad, profile: LinkProfile) -> dict
     gpu, host = load.gpu_table_bytes + buffers, table + (buffers if load.cpu_write_bytes else 0.0)
     room = {"GPU": profile.number("gpu.memory"), "host": profile.number("host.memory")}
     short = [place for place, taken in (("GPU", gpu), ("host", host)) if taken > room[place]]
-    unknown = [f"{place}?" for place, size in room.items() if math.isnan(size)]
-    fits = f"no ({', '.join(short)})" if short else " ".join(["yes", *unknown])
+    unknown = [place for place, size in room.items() if math.isnan(size)]
+    fits = f"yes ({' and '.join(unknown)} memory unknown)" if unknown else "yes"
+    fits = f"no ({', '.join(short)})" if short else fits
     return {"gpu_bytes": gpu, "host_bytes": host, "fits": fits}

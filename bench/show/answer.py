@@ -66,7 +66,8 @@ class Answer:
         over: the CPU's gather with the shortest epochs, or else the next path; empty: none.
         limit: the same ratio for no fetch at all.
         text: the sentences.
-        call: Python to paste for the first of these paths; empty: none.
+        call: Python to paste for the first of these paths, whose words :attr:`use` gives; empty:
+            none.
         change: what would separate paths; empty: unknown.
     """
 
@@ -79,6 +80,11 @@ class Answer:
     text: str = ""
     call: str = ""
     change: str = ""
+
+    @property
+    def use(self) -> str:
+        """The words before :attr:`call`; the first of paths that are not separated is no choice."""
+        return "To use it" if self.verdict == "fastest" else "To use one of them, here the first"
 
     def fields(self) -> dict[str, Any]:
         """Return the fields for programs; unknown values are ``None``."""
@@ -179,9 +185,7 @@ def call(key: Key) -> str:
 
 
 def _unbind(run: Run) -> str:
-    """Describe what makes the host issue less work per row; it includes captured steps, if the plan
-    can use them for all its workloads, and has none.
-    """
+    """Describe what makes the host issue less work per row; captured steps only if the plan can."""
     can = all(
         one["model"] == "sage"
         and ranks_of(one) == 1

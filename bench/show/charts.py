@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from gatherbench.bench.read.derive import (
     baseline,
     epoch_times,
-    plan_order,
     problems,
     reasons_of,
     sort_series,
@@ -28,16 +27,14 @@ from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.drawing import EMPTY, Chart, draw
 from gatherbench.bench.show.looks import NOISY, UNDECIDED, explained
 from gatherbench.bench.show.provenance import modelled_for, provenance, warnings_of
-from gatherbench.bench.show.table import with_kind
 from gatherbench.stats.judge import is_open
 
-#: Strategy and variant.
+#: Strategy and variant; the same after the workload.
 Names = tuple[str, str]
+Series = tuple[str, str, str]
 Fields = Mapping[Hashable, Any]
 #: Seconds from the start of the time axis, and the value up to then, in order.
 Points = Sequence[tuple[float, float]]
-#: By workload: why a series is missing, or lacks repeats.
-Reasons = Mapping[str, Mapping[Names, str]]
 NO_BREAK = "\N{NARROW NO-BREAK SPACE}"
 #: The most readings of an epoch that are drawn; skipping some keeps a counter's bytes.
 MOST = 300
@@ -54,11 +51,6 @@ def chart_of(run: Run, frame: pd.DataFrame, **of: Any) -> Chart:
     """Make a chart with the run's warnings and provenance, and an explanation of its marks."""
     of["reading"] += explained(frame["suffix"]) if "suffix" in frame else ""
     return Chart(frame=frame, warnings=warnings_of(run), foot=provenance(run), **of)
-
-
-def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with its backend in words, in the order of workloads and strategies."""
-    return with_kind(plan_order(run, frame))
 
 
 # ---- bars ----------------------------------------------------------------------------------------
@@ -95,99 +87,79 @@ def bars(
         of: ``title``, ``reading``, ``quantity`` and ``unit`` of the chart.
     """
     profile = ", ".join(modelled_for(run)) if predicted else ""
-    reasons = {"measured": _unmeasured(run, values, absent, why), "predicted": _unpredicted(run)}
+    missing = {"measured": _unmeasured(run, values, absent, why), "predicted": _unpredicted(run)}
     lines, at = list[dict[str, Any]](), []
-    for workload in run.workloads:
+    for workload, title in run.names.items():
         for basis in ("measured", "predicted")[: 1 + bool(profile)]:
             mine = values[(values["workload"] == workload) & (values["basis"] == basis)]
             known = {(str(r["strategy"]), str(r["variant"])): r for r in mine.to_dict("records")}
-            why_missing = reasons[basis].get(workload, {})
+            reasons = missing[basis][workload]
+            modelled = basis == "predicted"
             # Without a GPU, modelled GPU times have their own axis, so that nobody compares them.
-            shared = run.has_gpu or basis == "measured"
-            place: dict[str, Any] = {
-                "panel": run.names[workload],
-                "profile": profile if basis == "predicted" else "",
-                "look": "modelled" if basis == "predicted" else "measured",
-                "scale": f"{workload}{'' if shared else basis}",
-            }
-            for names in _sorted({**known, **why_missing}):
-                line = {**EMPTY, **place, "strategy": names[0], "variant": names[1]}
+            apart = modelled and not run.has_gpu
+            place = {**EMPTY, "panel": title, "profile": profile * modelled}
+            place |= {"look": "modelled" if modelled else "measured"}
+            place["scale"] = f"{workload}{' modelled' * apart}"
+            named = pd.DataFrame([*known, *reasons], columns=SERIES[1:3]).drop_duplicates()
+            for names in sort_series(named).itertuples(index=False, name=None):
+                line = {**place, "strategy": names[0], "variant": names[1]}
                 if row := known.get(names):
-                    marks = _marks(run, row, total == "speedup") + suffix
-                    parts = {name: float(row[name]) for name in legend}
-                    line |= {"value": row[total], "low": row["low"], "high": row["high"], **parts}
-                    line |= {"note": why_missing.get(names, ""), "suffix": marks}
+                    line |= {name: float(row[name]) for name in ("low", "high", *legend)}
+                    line |= {"value": row[total], "note": reasons.get(names, "")}
+                    line["suffix"] = _marks(run, row, total == "speedup") + suffix
                 else:
-                    line["reason"] = why_missing[names]
+                    line["reason"] = reasons[names]
                 lines.append(line)
             if mark is not None and len(mine):
-                at.append((run.names[workload], mark, "one"))
+                at.append((title, mark, "one"))
         if workload in limit:
-            at.append((run.names[workload], limit[workload], "limit"))
-    crossing = {"limit": "no fetch (limit)"} if limit else {}
-    frame, same = _said_once(pd.DataFrame(lines))
-    of["reading"] += same
-    return chart_of(run, frame, legend=legend, marks=crossing, at=list(dict.fromkeys(at)), **of)
-
-
-def _sorted(names: Mapping[Names, Any]) -> list[Names]:
-    frame = sort_series(pd.DataFrame(list(names), columns=SERIES[1:3]))
-    return list(frame.itertuples(index=False, name=None))
+            at.append((title, limit[workload], "limit"))
+    marks = {"limit": "no fetch (limit)"} if limit else {}
+    return chart_of(
+        run, pd.DataFrame(lines), legend=legend, marks=marks, at=[*dict.fromkeys(at)], **of
+    )
 
 
 def _marks(run: Run, row: Fields, ratio: bool) -> str:
     """Return the marks after a number: a noisy series, or a ratio that decides nothing."""
-    key = Key(*(str(row[name]) for name in SERIES))
-    marks = NOISY * (key in noisy_series(run) or key in modelled_from_noisy(run))
+    key, over = Key(*(str(row[name]) for name in SERIES)), baseline(run)
+    noisy = noisy_series(run)
+    marks = NOISY * (key in noisy or key in modelled_from_noisy(run))
     if not ratio:
         return marks
-    over = baseline(run)
     reference = key._replace(strategy=over[0], variant=over[1])
-    busy = key in noisy_series(run) or bool(no_ratio_over(run, reference))
+    busy = key in noisy or bool(no_ratio_over(run, reference))
     unsure = busy and key.basis == "measured" and key != reference
     return marks + UNDECIDED * (unsure or is_open(row["low"], row["high"]))
 
 
-def _said_once(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Return the frame without a note that all measured bars share, and a sentence with it."""
-    mine = (frame["profile"] == "") & frame["value"].notna()
-    notes = set(frame.loc[mine, "note"])
-    if mine.sum() < 2 or len(notes) > 1 or notes == {""}:
-        return frame, ""
-    frame.loc[mine, "note"] = ""
-    return frame, f" This holds for each measured bar: {notes.pop()}."
-
-
-def _unmeasured(run: Run, table: pd.DataFrame, absent: str, of: Mapping[str, str]) -> Reasons:
-    """Give reasons for series that the table lacks: ``absent`` or ``of``, by workload, if they were
-    measured.
-    """
-    found = defaultdict[str, dict[Names, str]](dict)
+def _unmeasured(
+    run: Run, values: pd.DataFrame, absent: str, why: Mapping[str, str]
+) -> Mapping[str, dict[Names, str]]:
+    """Give by workload the reasons of series that the values lack, or that lack repeats."""
+    missing = defaultdict[str, dict[Names, str]](dict)
     measured = epoch_times(run).query("basis == 'measured'")[SERIES[:3]]
-    there = set(table[SERIES[:3]].itertuples(index=False, name=None))
-    for workload, strategy, variant in measured.itertuples(index=False, name=None):
-        if (workload, strategy, variant) not in there:
-            found[workload][strategy, variant] = of.get(workload) or absent
+    there = set(values[SERIES[:3]].itertuples(index=False, name=None))
+    for workload, *names in measured.itertuples(index=False, name=None):
+        if (workload, *names) not in there:
+            missing[workload][names[0], names[1]] = why.get(workload) or absent
     for bad in problems(run).to_dict("records"):
         some = "" if bad["repeats"] == bad["of"] else f"{bad['repeats']} of {bad['of']} repeats "
-        names = bad["strategy"], bad["variant"]
         # A repeat that was measured may lack a value for another reason.
-        found[bad["workload"]].setdefault(names, f"{some}{bad['status']}: {bad['reason']}")
-    return found
+        reason = f"{some}{bad['status']}: {bad['reason']}"
+        missing[bad["workload"]].setdefault((bad["strategy"], bad["variant"]), reason)
+    return missing
 
 
-def _unpredicted(run: Run) -> Reasons:
-    """Give the reasons of series that the link model does not predict."""
-    found = defaultdict[str, dict[Names, str]](dict)
+def _unpredicted(run: Run) -> Mapping[str, dict[Names, str]]:
+    """Give by workload the reasons of series that the link model does not predict."""
+    missing = defaultdict[str, dict[Names, str]](dict)
     for row in unpredicted(run).to_dict("records"):
-        found[row["workload"]][row["strategy"], row["variant"]] = row["reason"]
-    return found
+        missing[row["workload"]][row["strategy"], row["variant"]] = row["reason"]
+    return missing
 
 
 # ---- curves --------------------------------------------------------------------------------------
-
-#: Workload, strategy and variant.
-Series = tuple[str, str, str]
 
 
 def over_time(
@@ -209,28 +181,25 @@ def over_time(
         of: the rest of the chart.
     """
     planned, reasons, found = pd.DataFrame(run.plan["cases"]), _reasons(run, metric), []
-    for workload in run.workloads:
+    for workload, title in run.names.items():
         mine = planned[planned["workload"] == workload][SERIES[1:3]].drop_duplicates()
         for strategy, variant in sort_series(mine).itertuples(index=False, name=None):
             key = (workload, str(strategy), str(variant))
-            line = {"strategy": key[1], "variant": key[2], "panel": run.names[workload]}
-            why = "" if key in lines else reasons.get(key, otherwise)
-            place = {"scale": scales.get(workload, workload), "reason": why, "curves": {}}
-            found.append({**line, **place, **lines.get(key, {})})
+            line = {"strategy": key[1], "variant": key[2], "panel": title, "curves": {}}
+            line |= {"reason": "" if key in lines else reasons.get(key, otherwise)}
+            found.append({**line, "scale": scales.get(workload, workload), **lines.get(key, {})})
     if not lines:
         whys = Counter(line["reason"] for line in found).items()
-        bare = [{"name": f"{n} series", "reason": why} for why, n in whys]
+        found = [{"name": f"{n} series", "reason": why} for why, n in whys]
         of["legend"] = {}
-        return chart_of(run, pd.DataFrame(bare), **of)
     return chart_of(run, pd.DataFrame(found), **of)
 
 
 def _reasons(run: Run, metric: str) -> dict[Series, str]:
     """Return the run's reasons for series without a metric, else those of the series' cases."""
-    of_metric = run.columns.index[run.columns["metric"] == metric]
-    ended = run.ended.reset_index()
-    found: dict[Series, str] = {}
-    for rows in (reasons_of(run, *of_metric), ended[ended["status"] != "ok"]):
+    ended, found = run.ended.reset_index(), dict[Series, str]()
+    of_metric = reasons_of(run, *run.columns.index[run.columns["metric"] == metric])
+    for rows in (of_metric, ended[ended["status"] != "ok"]):
         for *key, status, reason in rows[[*SERIES[:3], "status", "reason"]].to_numpy():
             found.setdefault((key[0], key[1], key[2]), f"{status}: {reason}")
     return found
@@ -254,44 +223,34 @@ def polled(
     lines: dict[Series, Mapping[str, Any]] = {}
     for case, epoch in timeline.groupby([*SERIES[:3], "repeat", "epoch"]):
         key = (str(case[0]), str(case[1]), str(case[2]))
-        readings = {str(name): mine for name, mine in epoch.groupby("metric")}
+        readings = {str(name): mine for name, mine in epoch.groupby("metric") if name in legend}
         curves = {name: points_of(_thinned(readings[name])) for name in legend if name in readings}
         curves = {name: points for name, points in curves.items() if points}
         if curves and key not in lines:
-            names = {name: legend[name][0] for name in curves}
-            lines[key] = {
-                "curves": curves,
-                "note": _told(run, epoch, readings, curves, names, unit),
-            }
+            totals = [
+                f"{bytes_in_words(last['value'])} {legend[name][0]}"
+                for name in curves
+                if (last := readings[name].iloc[-1])["unit"] == "B"
+            ]
+            note = ", ".join([*totals, *_payload(run, epoch)]) if totals else _mean(curves, unit)
+            lines[key] = {"curves": curves, "note": note}
     return over_time(run, lines, next(iter(legend)), _NOT_POLLED, legend=legend, unit=unit, **of)
 
 
-def _told(
-    run: Run,
-    epoch: pd.DataFrame,
-    readings: Mapping[str, pd.DataFrame],
-    curves: Mapping[str, Points],
-    names: Mapping[str, str],
-    unit: str,
-) -> str:
-    """Describe an epoch's curves: the totals of counters, else the mean."""
-    totals = [
-        f"{bytes_in_words(last['value'])} {names[metric]}"
-        for metric in curves
-        if (last := readings[metric].iloc[-1])["unit"] == "B"
-    ]
-    if not totals:
-        times, values = np.array(next(iter(curves.values()))).T
-        lengths = np.diff(times, prepend=0.0)
-        mean = np.average(values, weights=lengths) if times[-1] else values[0]
-        return f"{quantity(mean, unit)} mean"
+def _mean(curves: Mapping[str, Points], unit: str) -> str:
+    times, values = np.array(next(iter(curves.values()))).T
+    lengths = np.diff(times, prepend=0.0)
+    mean = np.average(values, weights=lengths) if times[-1] else values[0]
+    return f"{quantity(mean, unit)} mean"
+
+
+def _payload(run: Run, epoch: pd.DataFrame) -> list[str]:
+    """Return the bytes of rows of the epoch in words, if they are known."""
     case = {name: epoch.iloc[0][name] for name in (*SERIES[:3], "repeat", "epoch")}
     here = run.epochs[(run.epochs["rank"] < 0) & (run.epochs["basis"] == "measured")]
     here = here[(here[[*case]] == list(case.values())).all(axis=1)]
     payload = here.get("fetch_payload_bytes", pd.Series(dtype=float)).dropna()
-    if len(payload):
-        totals.append(f"payload {bytes_in_words(payload.iloc[0])}")
-    return ", ".join(totals)
+    return [f"payload {bytes_in_words(one)}" for one in payload[:1]]
 
 
 def _thinned(readings: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,8 @@
-"""Show a comparison as tables in the terminal and as JSON. Nothing depends on colour."""
+"""Show a comparison of two runs: in the terminal, as JSON, and as a section of the report.
+
+A is the run before, B the new one. :mod:`gatherbench.bench.read.compare` has the rule; here it is
+only shown. Nothing depends on colour.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +10,60 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gatherbench.bench.read.compare import BAD, METRICS, OPEN, changes, deciding
+from gatherbench.bench.read.compare import (
+    BAD,
+    METRICS,
+    OPEN,
+    CompareError,
+    changes,
+    compare_runs,
+    deciding,
+)
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.table import WHAT, Column, tabulate
+from gatherbench.bench.read.units import short
+from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.show.charts import NO_BREAK
+from gatherbench.bench.show.drawing import Chart, draw
+from gatherbench.bench.show.provenance import in_short, machine_of, modelled_for
+from gatherbench.bench.show.table import WHAT, Column, Table, with_kind
 from gatherbench.bench.show.terminal import in_terminal, struck
+from gatherbench.bench.show.view import Shown
+from gatherbench.strategies.registry import in_words
 
-_COLOURS = {"SLOW": "red", "FAILED": "red", "FAST": "green", "AMBIGUOUS": "yellow"}
-_COLOURS |= {"UNLIKE": "yellow", "MISSING": "yellow", "NEW": "yellow"}
+#: Verdicts, the worst first: their colours in pictures and in a terminal, and what they say of B.
+VERDICTS = {
+    "FAILED": ("vermilion", "red", "failed in B alone"),
+    "SLOW": ("vermilion", "red", "B is slower, by more than the threshold"),
+    "AMBIGUOUS": ("yellow", "yellow", "too uncertain to decide"),
+    "UNLIKE": ("grey", "yellow", "threads waited differently in A and B, so nothing is decided"),
+    "MISSING": ("grey", "yellow", "in A alone"),
+    "NEW": ("grey", "yellow", "in B alone"),
+    "FAST": ("green", "green", "B is faster, by more than the threshold"),
+    "SAME": ("grey", "", "any difference is below the threshold"),
+}
 #: Marks after a ratio without a verdict column.
 _SIGNS = {"SLOW": "\N{NO-BREAK SPACE}!", "FAST": "\N{NO-BREAK SPACE}*"}
 _SIGNS |= dict.fromkeys(("AMBIGUOUS", "UNLIKE"), "\N{NO-BREAK SPACE}?")
-_LEGEND = "! SLOW, * FAST, ? AMBIGUOUS or UNLIKE, no sign SAME"
 #: A note: the ratio is the quotient of these values, not of the medians over all epochs.
 TYPICAL = (
     "A and B, measured: typical epochs, the geometric mean over repeats of each repeat's median, as"
-    " in speed-ups; the epochs of `gatherbench show` are medians over all epochs."
+    " in speed-ups; the epochs of `gatherbench show` are medians over all epochs. B / A with its"
+    " 95 % interval; after other ratios ! is SLOW, * FAST, ? AMBIGUOUS or UNLIKE, nothing SAME."
 )
-_SERIES = ["strategy", "variant", "backend", "basis"]
 #: The columns that a single table of all metrics needs.
 WIDE = 120
-
-
 #: One build was 19 % faster in the second of two idle runs of a shared machine.
 _TWO_VISITS = (
     "The interval holds what differs between repeats of a run. A shared machine may also change"
     " between two runs: let both builds take turns (docs/continuous-integration.md)."
 )
-
-
 #: The exit status of a comparison without enough verdicts.
 NOT_JUDGED = 3
 
@@ -56,6 +80,59 @@ def exit_status(table: pd.DataFrame, metrics: Sequence[str] = (), *, strict: boo
     measured = chosen[chosen["basis"] == "measured"]
     open_ = (chosen if strict or measured.empty else measured)["verdict"].isin(OPEN)
     return NOT_JUDGED if (open_.any() if strict else open_.all()) else 0
+
+
+def summary(table: pd.DataFrame, metrics: Sequence[str] = ()) -> str:
+    """Count the verdicts of the deciding lines, in one sentence."""
+    chosen = deciding(table, metrics)
+    names = ", ".join(dict.fromkeys(chosen["metric"]))
+    modelled = chosen["basis"] == "predicted"
+    parts = []
+    for kind, mine in (("measured", chosen[~modelled]), ("modelled", chosen[modelled])):
+        if counts := Counter(mine["verdict"]):
+            text = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
+            parts.append(f"{kind} {text}")
+    return f"{names}: {'; '.join(parts)}"
+
+
+def compared(table: pd.DataFrame, base: Run, new: Run) -> Table:
+    """Make a line per series: all values of the first metric, and the ratios of the others.
+
+    Args:
+        table: from :func:`gatherbench.bench.read.compare.compare_runs`.
+    """
+    timed = table[~table["metric"].map(lambda name: METRICS[name].declared).astype(bool)]
+    lead, *others = [name for name in METRICS if (timed["metric"] == name).any()]
+    first = timed[timed["metric"] == lead]
+    unit = "×" if "1" in set(first["unit"]) else str(first["unit"].iloc[0])  # over a reference
+    pairs = zip(timed["ratio"], timed["verdict"], strict=True)
+    texts = [f"{ratio:.2f}{_SIGNS.get(word, '')}" if ratio > 0 else "" for ratio, word in pairs]
+    wide = timed.assign(text=texts).pivot(index=SERIES, columns="metric", values="text")
+    bounded = np.isfinite(first["high"])  # one repeat has no bound
+    ends = {"ratio_low": first["low"].where(bounded), "ratio_high": first["high"].where(bounded)}
+    frame = first.assign(**ends).join(wide.reindex(columns=others), on=SERIES)
+    a, b = _labels(base, new)
+    columns = [
+        *WHAT,
+        Column("base", f"{lead} A, {a}", unit, short=f"{lead} A\n{a}"),
+        Column("new", f"B, {b}", unit, like="base", short=f"B\n{b}"),
+        Column("ratio", "B / A", "×", short="B / A", interval=True),
+        Column("verdict", "verdict", short="verdict"),
+        *(Column(name, f"{name}, B / A", short=name.replace("_", " ")) for name in others),
+        Column("reason", "reason"),
+    ]
+    caption = f"The two runs: {lead} of A and B, its ratio and verdict, and the other ratios"
+    return Table("against", caption, columns, with_kind(frame))
+
+
+def _labels(base: Run, new: Run) -> tuple[str, str]:
+    """Return short names of two runs: the ends of their ids if these differ."""
+    ids = base.run_id, new.run_id
+    ends = (ids[0].rpartition("-")[2], ids[1].rpartition("-")[2])
+    for one, other in (ends, ids, (base.folder.name, new.folder.name)):
+        if one != other:
+            return short(one, 24), short(other, 24)
+    return "", ""
 
 
 def render_comparison(
@@ -76,20 +153,22 @@ def render_comparison(
             have a separate table.
         strict: as for :func:`exit_status`.
     """
+    names = base.names | new.names
+    titles = {ident: f"{name}: {ident}" for ident, name in names.items()}
     parts: list[RenderableType] = [
         Text(f"A {base.folder}\nB {new.folder}"),
         *(Text(f"changed: {change}", style="yellow") for change in changes(base, new)),
         Text(),
     ]
+    whole, chosen = compared(table[table["ratio"].notna()], base, new), deciding(table, metrics)
+    cut = [column.field for column in whole.columns].index("verdict") + 1
+    left, right = whole.columns[:cut], [*WHAT[:3], *whole.columns[cut:]]
+    for columns in [whole.columns] if width >= WIDE else [left, right]:
+        parts += in_terminal(replace(whole, columns=columns), titles)
+    parts += _reasons(chosen, names)
     declared = table["metric"].map(lambda name: METRICS[name].declared)
-    names = base.names | new.names
-    titles = {ident: f"{name}: {ident}" for ident, name in names.items()}
-    for _, here in table[~declared].groupby("workload", sort=False):
-        if here["ratio"].notna().any():
-            parts += _tables(here, titles, width)
-    parts += _reasons(deciding(table, metrics), names)
     parts += _declared(table[declared], set(metrics), names)
-    parts.append(Text(f"{TYPICAL} B / A with its 95 % interval; {_LEGEND}.", style="dim"))
+    parts += [Text(TYPICAL, style="dim"), Text(_legend(chosen["verdict"]), style="dim")]
     if table[table["basis"] == "measured"]["verdict"].isin(("FAST", "SLOW")).any():
         parts.append(Text(_TWO_VISITS, style="yellow"))
     parts.append(Text(summary(table, metrics), style="bold"))
@@ -97,20 +176,6 @@ def render_comparison(
         text = "this is no evidence that nothing changed"
         parts.append(Text(f"Not judged (exit status {NOT_JUDGED}): {text}.", style="yellow"))
     return Group(*parts)
-
-
-def summary(table: pd.DataFrame, metrics: Sequence[str] = ()) -> str:
-    """Count the verdicts of the deciding lines, in one sentence."""
-    chosen = deciding(table, metrics)
-    names = ", ".join(dict.fromkeys(chosen["metric"]))
-    modelled = chosen["basis"] == "predicted"
-    parts = []
-    for kind, mine in (("measured", chosen[~modelled]), ("modelled", chosen[modelled])):
-        counts = Counter(mine["verdict"])
-        if counts:
-            text = ", ".join(f"{counts[word]} {word}" for word in _in_order(counts))
-            parts.append(f"{kind} {text}")
-    return f"{names}: {'; '.join(parts)}"
 
 
 def comparison_json(
@@ -122,80 +187,123 @@ def comparison_json(
     strict: bool = False,
 ) -> str:
     """Return the comparison as one JSON object; unknown values are null."""
-    records = [
-        {
-            str(name): None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in record.items()
-        }
-        for record in table.to_dict("records")
-    ]
+    known = table.astype(object).where(~table.isin([math.inf, -math.inf]) & table.notna(), None)
     content = {
         "a": base.run_id,
         "b": new.run_id,
         "changed": changes(base, new),
         "summary": summary(table, metrics),
         "exit_status": exit_status(table, metrics, strict=strict),
-        "comparisons": records,
+        "comparisons": known.to_dict("records"),
     }
     return json.dumps(content, indent=2)
 
 
-def _tables(here: pd.DataFrame, names: Mapping[str, str], width: int) -> Iterator[RenderableType]:
-    """Give a line per series: all values of the first metric, and the ratios of the others."""
-    compared = here[here["ratio"].notna()]
-    lead, *others = [name for name in METRICS if (compared["metric"] == name).any()]
-    keys, first = ["workload", *_SERIES], compared[compared["metric"] == lead]
-    unit = "×" if first["unit"].iloc[0] == "1" else str(first["unit"].iloc[0])  # a reference's
-    signs = compared["verdict"].map(_SIGNS).fillna("")
-    texts = compared.assign(told=compared["ratio"].map("{:.2f}".format) + signs)
-    frame = texts.pivot(index=keys, columns="metric", values="told").reindex(columns=others)
-    first = first.set_index(keys)[["base", "new", "ratio", "low", "high", "verdict"]]
-    frame = frame.join(first.rename(columns={"low": "ratio_low", "high": "ratio_high"}))
-    columns = [
-        Column("base", f"{lead} A", unit, short=f"{lead} A"),
-        Column("new", "B", unit, like="base", short="B"),
-        Column("ratio", "B / A", "×", short="B / A", interval=True),
-        Column("verdict", "verdict", short="verdict"),
-    ]
-    beside = [Column(name, name, short=name.replace("_", " ")) for name in others]
-    for mine in [[*columns, *beside]] if width >= WIDE else filter(None, [columns, beside]):
-        yield from in_terminal(tabulate("", "", [*WHAT[:3], *mine], frame.reset_index()), names)
+def _legend(verdicts: Iterable[str]) -> str:
+    """Explain the verdicts that occur."""
+    present = set(verdicts)
+    return "; ".join(f"{word}: {VERDICTS[word][2]}" for word in VERDICTS if word in present) + "."
 
 
-def _reasons(chosen: pd.DataFrame, workloads: Iterable[str]) -> list[Text]:
+def _reasons(chosen: pd.DataFrame, names: Mapping[str, str]) -> Iterator[Text]:
     """Give each reason for a closer look once, with its cases."""
-    lines = []
-    open_lines = chosen[~chosen["verdict"].isin(["SAME", "FAST"])]
-    for word in _in_order(open_lines["verdict"]):
-        mine = open_lines[open_lines["verdict"] == word]
+    open_ = chosen[~chosen["verdict"].isin(["SAME", "FAST"])]
+    for word in [word for word in VERDICTS if word in set(open_["verdict"])]:
+        mine = open_[open_["verdict"] == word]
         for (metric, reason), group in mine.groupby(["metric", "reason"], sort=False):
-            cases = zip(group["strategy"] + " " + group["variant"], group["workload"], strict=True)
-            what = (f"{word} ", _COLOURS.get(word, ""))
-            lines.append(Text.assemble(what, f"{metric}, {struck(cases, workloads)}: {reason}"))
-    return [*lines, Text()] if lines else []
+            paths = map(in_words, group["strategy"], group["variant"])
+            cases = struck(zip(paths, group["workload"].map(names), strict=True), names.values())
+            yield Text.assemble((f"{word} ", VERDICTS[word][1]), f"{metric}, {cases}: {reason}")
+    if len(open_):
+        yield Text()
 
 
-def _declared(table: pd.DataFrame, asked: set[str], workloads: Iterable[str]) -> list[Text]:
+def _declared(table: pd.DataFrame, metrics: set[str], names: Mapping[str, str]) -> Iterator[Text]:
     """Compare what the data paths declare: a line if all is the same, else the differences."""
     if table.empty:
-        return []
-    other = table[(table["verdict"] != "SAME") & ~table["metric"].isin(asked)]
-    lines = [
-        Text(
-            f"declared bytes and requests of an epoch: {len(table)} compared exactly,"
-            f" {int((table['verdict'] == 'SAME').sum())} the same"
-        )
-    ]
-    for line in other.to_dict("records"):
+        return
+    same = table["verdict"] == "SAME"
+    yield Text(
+        f"declared bytes and requests of an epoch: {len(table)} compared exactly,"
+        f" {int(same.sum())} the same"
+    )
+    for line in table[~same & ~table["metric"].isin(metrics)].to_dict("records"):
         unit = "" if line["unit"] == "1" else f" {line['unit']}"
         change = f"{line['base']:,.0f}{unit} in A, {line['new']:,.0f}{unit} in B"
         change = line["reason"] if math.isnan(line["base"]) else change
-        case = f"{line['strategy']} {line['variant']} {line['metric']}"
-        lines.append(Text(f"  {struck([(case, line['workload'])], workloads)}: {change}"))
-    return [*lines, Text()]
+        case = f"{in_words(line['strategy'], line['variant'])} {line['metric']}"
+        cases = struck([(case, names[line["workload"]])], names.values())
+        yield Text(f"  {cases}: {change}")
+    yield Text()
 
 
-def _in_order(words: Any) -> list[str]:
-    """Return the words that occur, the worst first."""
-    order = ("FAILED", "SLOW", "AMBIGUOUS", "UNLIKE", "MISSING", "NEW", "FAST", "SAME")
-    return [word for word in order if word in set(words)]
+# ---- in the report -------------------------------------------------------------------------------
+
+
+def against(run: Run, base: Run) -> Shown:
+    """Compare ``run`` (B) with ``base`` (A): times on like machines, else ratios only.
+
+    Raises:
+        RunError: a run's table is damaged.
+    """
+    bare = Shown("against", f"Against run {short(base.run_id)}", tables=[_side_by_side(run, base)])
+    caution = ""
+    try:
+        table = compare_runs(base, run)
+    except CompareError as refusal:
+        try:
+            table = compare_runs(base, run, across_machines=True)
+        except CompareError as final:
+            return replace(bare, failed=f"The runs cannot be compared: {final}")
+        caution = f"Only ratios over each run’s own baseline are compared: {refusal}"
+    chart = _chart(deciding(table), base, run, ", each over its own baseline" * bool(caution))
+    changed = [f"Changed: {change}" for change in changes(base, run)]
+    notes = [
+        summary(table),
+        _legend(deciding(table)["verdict"]),
+        *filter(None, [caution]),
+        *changed,
+    ]
+    tables = [compared(table, base, run), *bare.tables]
+    return replace(bare, tables=tables, figures={"against": draw(chart)}, notes=notes + changed)
+
+
+def _side_by_side(run: Run, base: Run) -> Table:
+    """Put the facts of both runs in two columns."""
+    sides = [
+        [("Run", one.run_id), ("Machine", machine_of(one)), *in_short(one)] for one in (base, run)
+    ]
+    lines = [{"what": what, "a": a, "b": b} for (what, a), (_, b) in zip(*sides, strict=True)]
+    columns = [Column("what", "what"), Column("a", "A, compared with"), Column("b", "B, this run")]
+    return Table("against-runs", "The two runs", columns, pd.DataFrame(lines))
+
+
+def _chart(judged: pd.DataFrame, base: Run, run: Run, relative: str) -> Chart:
+    """Draw ratios of epoch times with their intervals, around the line of no change.
+
+    Args:
+        judged: the deciding lines of :func:`gatherbench.bench.read.compare.compare_runs`.
+        relative: text for the title if each time is over its own run's baseline.
+    """
+    profiles = ", ".join(dict.fromkeys([*modelled_for(base), *modelled_for(run)]))
+    modelled = judged["basis"] == "predicted"
+    reasons = (judged["verdict"] + ": " + judged["reason"]).where(judged["ratio"].isna(), "")
+    frame = judged[["strategy", "variant", "low"]].assign(
+        panel=judged["workload"].map(base.names | run.names),
+        look=modelled.map({True: "modelled", False: "measured"}),
+        profile=modelled.map({True: profiles, False: ""}),
+        value=judged["ratio"],
+        high=judged["high"].replace(math.inf, math.nan),  # one repeat has no bound
+        suffix=" " + judged["verdict"],
+        colour=judged["verdict"].map(lambda word: VERDICTS[word][0]),
+        reason=reasons.fillna(""),
+    )
+    return Chart(
+        f"Epoch time of B, this run, over that of A, {short(base.run_id)}{relative}",
+        frame,
+        "B over A",
+        "×",
+        f"Whiskers: the ratio’s 95{NO_BREAK}% interval. "
+        "Shorter is faster; the dotted line is no change.",
+        at=[(panel, 1.0, "one") for panel in frame["panel"].unique()],
+    )

@@ -1,9 +1,8 @@
-"""Draw the lines of a frame with matplotlib, as bars or as curves over time.
+"""Draw the lines of a frame with matplotlib: bars, stacked bars, or curves over time.
 
 A line of a :class:`Chart`'s frame is a bar, or the reason why there is none. Names stand above
-their bars, so that a panel is no wider than a telephone. Head and foot have their sizes in inches,
-so that text keeps its size whatever the number of panels. So all positions are known in advance,
-without a trial layout.
+their bars, so that a panel is no wider than a telephone. Every place is in inches and known in
+advance: text keeps its size whatever the number of panels, without a trial layout.
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ from gatherbench.bench.show.looks import FAINT, KINDS, PALETTE, RC, colour_of, i
 
 #: The longest axis, over its longest bar: without it a whisker of two repeats would fill the panel.
 LONGEST_WHISKER = 4.0
-#: Factor to the axis (larger or smaller) beyond which a whisker's end has a power of ten.
-FAR = 1e3
 #: Share of an axis below which a value has its own unit.
 TINY = 1e-3
 #: Share of a roof below which curves have their own scale.
@@ -58,6 +55,7 @@ EMPTY: Mapping[str, Any] = {
     **dict.fromkeys(("value", "low", "high"), math.nan),
     "look": "measured",
 }
+_BEHIND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +82,19 @@ class Axis:
         name, factor = scale(self.unit, self.top)
         return ("×" if self.unit == "×" else name), factor
 
-    def said(self, value: float) -> str:
-        """Return the value with its unit; one that would show only zeros has its own unit."""
-        if 0 < value < TINY * self.top:
-            return quantity(value, self.unit)
-        return f"{self.plain(value)}{'' if self.unit == '×' else ' '}{self.shown[0]}"
+    def text(self, line: Mapping[Any, Any]) -> str:
+        """Return the number next to a bar, and the ends of a whisker that exceeds the axis.
 
-    def plain(self, value: float) -> str:
-        """Return the value without its unit."""
-        return number(value * self.shown[1])
-
-    def end(self, value: float) -> str:
-        """Return :meth:`plain` of a whisker's end; like ``2.1e-7`` if it is far from all bars."""
-        if value == 0 or self.top / FAR <= value <= self.top * FAR:
-            return self.plain(value)
-        digits, power = f"{value * self.shown[1]:.1e}".split("e")
-        return f"{digits}e{int(power)}"
+        A number that would begin with many zeros has its own unit.
+        """
+        if line["reason"] or pd.isna(line["value"]):
+            return ""
+        unit, factor = self.shown
+        value, *ends = (number(line[name] * factor) for name in ("value", "low", "high"))
+        cut = f" ({' to '.join(ends)})" if line["high"] > self.top else ""
+        whole = f"{value}{'' if unit == '×' else ' '}{unit}"
+        whole = quantity(line["value"], self.unit) if 0 < line["value"] < TINY * self.top else whole
+        return f"{whole}{line['suffix']}{cut}"
 
 
 class Panel(NamedTuple):
@@ -165,32 +160,30 @@ class Chart:
 
         frame = self.frame.assign(**{k: v for k, v in EMPTY.items() if k not in self.frame})
         parts = [name for name in self.legend if name in frame]
+        frame["reach"] = frame[parts].sum(axis=1, min_count=1) if parts else frame["value"]
         if "name" not in frame:
             frame["name"] = [*map(in_words, frame["strategy"], frame["variant"])]
         if "quantity" not in frame:
             frame["quantity"] = self.quantity
         if "scale" not in frame:
             frame["scale"] = frame["panel"] + "|" + frame["profile"]
-        frame["reach"] = frame[parts].sum(axis=1, min_count=1) if parts else frame["value"]
-        keys = ["panel", "profile", "quantity"]
-        found = []
-        for names, mine in frame.groupby(keys, sort=False):
-            title, profile, what = map(str, names)
-            alike = frame[frame["scale"] == mine["scale"].iloc[0]]
-            if self.over_time:
-                axis, values = self._time(alike)
-                found.append(Panel(title, profile, what, axis, mine, values))
-                continue
-            marks = [value for panel, value, kind in self.at if panel == title and kind != "limit"]
-            reach = [*alike["value"].dropna(), *alike["reach"].dropna(), *marks]
-            axis = Axis.of(self.unit, [*reach, *alike["low"][alike["low"] < 0]], alike["high"])
-            text = [_text(axis, row) for row in mine.to_dict("records")]
-            cut = mine["high"] > axis.top
-            high = mine["high"].clip(upper=axis.top)
-            lines = mine.assign(text=text, cut=cut, high=high)
-            found.append(Panel(title, profile, what, axis, lines))
+        panels = []
+        for names, mine in frame.groupby(["panel", "profile", "quantity"], sort=False):
+            alike, lines = frame[frame["scale"] == mine["scale"].iloc[0]], mine
+            axis, values = self._time(alike) if self.over_time else (self._axis(alike), None)
+            if values is None:
+                text = [axis.text(line) for line in mine.to_dict("records")]
+                cut, high = mine["high"] > axis.top, mine["high"].clip(upper=axis.top)
+                lines = mine.assign(text=text, cut=cut, high=high)
+            panels.append(Panel(str(names[0]), str(names[1]), str(names[2]), axis, lines, values))
         order = list(dict.fromkeys(frame["panel"]))
-        return sorted(found, key=lambda panel: order.index(panel.title))
+        return sorted(panels, key=lambda panel: order.index(panel.title))
+
+    def _axis(self, alike: pd.DataFrame) -> Axis:
+        titles = set(alike["panel"])
+        marks = [value for title, value, kind in self.at if title in titles and kind != "limit"]
+        reach = [*alike["value"].dropna(), *alike["reach"].dropna(), *marks]
+        return Axis.of(self.unit, [*reach, *alike["low"][alike["low"] < 0]], alike["high"])
 
     def _time(self, alike: pd.DataFrame) -> tuple[Axis, Axis]:
         points = [p for curves in alike["curves"] for line in curves.values() for p in line]
@@ -198,83 +191,6 @@ class Chart:
         roof = self.roof
         top = roof if roof is not None and not 0 < peak < LITTLE * roof else peak
         return Axis("s", longest or 1.0), Axis(self.unit, float(top) or 1.0)
-
-
-def _text(axis: Axis, row: Mapping[Any, Any]) -> str:
-    """Return the number next to a bar."""
-    value, low, high = row["value"], row["low"], row["high"]
-    if row["reason"] or pd.isna(value):
-        return ""
-    cut = f" ({axis.end(low)} to {axis.end(high)})" if high > axis.top else ""
-    return f"{axis.said(value)}{row['suffix']}{cut}"
-
-
-# ---- the paper -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """A figure with head and foot, and the box between them: left and top, in inches."""
-
-    figure: Figure
-    left: float
-    top: float
-
-    def axes(self, left: float, top: float, wide: float, tall: float) -> Axes:
-        """Add axes at a place of the box, in inches from its upper left corner."""
-        width, height = self.figure.get_size_inches()
-        below = 1 - (self.top + top + tall) / height
-        return self.figure.add_axes(
-            ((self.left + left) / width, below, wide / width, tall / height)
-        )
-
-
-def sheet(
-    chart: Chart, width: float, room: float, legend: Sequence[Artist], column: float
-) -> Sheet:
-    """Make an empty figure with the words of a chart, and ``room`` inches for its panels.
-
-    Its legend is no wider than a column: a telephone shows that much.
-    """
-    letters, bold = int(width * 17.5), {"fontweight": "bold"}
-    title = (textwrap.wrap(chart.title, int(width * 9)), TITLE, "title", {"fontsize": 12, **bold})
-    head = [title] + [
-        (textwrap.wrap(one, int(width * 12)), WARNING, "warning", {"color": "#B84A00", **bold})
-        for one in chart.warnings
-    ]
-    small = {"fontsize": 7.5, "color": FAINT, "linespacing": 1.3}
-    words = [
-        (textwrap.wrap(text, letters, break_on_hyphens=False), LINE, kind, small)
-        for kind, text in (("foot", chart.reading), ("source", chart.foot))
-    ]
-    labels = [textwrap.wrap(str(key.get_label()), int((column - 0.55) * 13)) for key in legend]
-    for key, lines in zip(legend, labels, strict=True):
-        key.set_label("\n".join(lines))
-    keyed = [0.55 + max(map(len, lines)) / 14 for lines in labels]
-    abreast = max(1, len(keyed) if sum(keyed) < column else int(column / max(keyed)))
-    most = max(map(len, labels), default=0)
-    keys = LEGEND * most * math.ceil(len(legend) / abreast) + 0.06 * bool(legend)
-    above = MARGIN + sum(len(lines) * tall for lines, tall, *_ in head) + keys
-    below = MARGIN + sum(len(lines) * tall for lines, tall, *_ in words)
-    whole, height = width + 2 * MARGIN, above + room + below
-    figure = Figure(figsize=(whole, height), dpi=100, facecolor="white")
-    for top, texts in ((MARGIN, head), (above + room, words)):
-        down = top
-        for lines, tall, kind, style in texts:
-            at = MARGIN / whole, 1 - down / height
-            if lines:
-                figure.text(*at, "\n".join(lines), va="top", gid=kind, **style)  # type: ignore[arg-type]
-            down += len(lines) * tall
-    if legend:
-        figure.legend(
-            handles=list(legend), loc="upper left", ncols=abreast, fontsize=8.5, frameon=False,
-            bbox_to_anchor=(MARGIN / whole, 1 - (above - keys) / height), handlelength=1.6,
-            columnspacing=1.4, labelspacing=0.35, borderpad=0, borderaxespad=0,
-        )  # fmt: skip
-    return Sheet(figure, MARGIN, above)
-
-
-# ---- panels --------------------------------------------------------------------------------------
 
 
 def draw(chart: Chart, *, columns: int = 3, column: float = COLUMN) -> Figure:
@@ -287,29 +203,27 @@ def draw(chart: Chart, *, columns: int = 3, column: float = COLUMN) -> Figure:
     cells = [list(same) for _, same in groupby(chart.panels(), key=lambda panel: panel.title)]
     columns = 2 if len(cells) == 4 and columns > 1 else max(1, min(len(cells), columns))
     rows = [cells[first : first + columns] for first in range(0, len(cells), columns)]
-    titles = {id(panel): _title(panel, not at, column) for c in cells for at, panel in enumerate(c)}
+    wide = column - TICKS * chart.over_time
+    titles = {id(panel): _title(panel, not at, wide) for c in cells for at, panel in enumerate(c)}
     for row in rows:  # align the bottom lines of titles side by side
         most = max(len(titles[id(cell[0])]) for cell in row)
-        for cell in row:
-            lines = titles[id(cell[0])]
-            lines[:0] = [""] * (most - len(lines))
-    whole = {id(p): _height(p) + AXIS + TITLED * len(titles[id(p)]) for c in cells for p in c}
+        for first in (titles[id(cell[0])] for cell in row):
+            first[:0] = [""] * (most - len(first))
+    whole = {id(p): TITLED * len(titles[id(p)]) + _height(p) + AXIS for c in cells for p in c}
     tall = [max(sum(whole[id(panel)] for panel in cell) for cell in row) for row in rows]
     # A "$" in a name begins no formula.
     grid = {"axes.grid.axis": "both"} if chart.over_time else {}
     with mpl.rc_context(RC | {"text.parse_math": False} | grid):
-        width = columns * column + (columns - 1) * GAP
-        paper = sheet(chart, width, sum(tall), _legend(chart), column)
+        figure, top = _paper(chart, columns * (column + GAP) - GAP, sum(tall), column)
         for number_, cell in enumerate(cells):
             down, place = divmod(number_, columns)
-            left, top = place * (column + GAP), sum(tall[:down])
+            left, above = MARGIN + place * (column + GAP), top + sum(tall[:down])
             for panel in cell:
                 title = titles[id(panel)]
-                top += TITLED * len(title)
-                where = (left, top, column - GAP / 3, _height(panel))
-                (_strips if panel.values else _bars)(paper, where, chart, panel, "\n".join(title))
-                top += _height(panel) + AXIS
-    return paper.figure
+                at = left, above + TITLED * len(title), column - GAP / 3
+                (_strips if panel.values else _bars)(figure, at, chart, panel, "\n".join(title))
+                above += whole[id(panel)]
+    return figure
 
 
 def _title(panel: Panel, first: bool, column: float) -> list[str]:
@@ -322,12 +236,50 @@ def _title(panel: Panel, first: bool, column: float) -> list[str]:
 def _height(panel: Panel) -> float:
     if panel.values:
         return (SPACE + NAME + STRIP) * max(1, len(panel.lines))
-    return sum(_rows(name) + BAR for name in panel.lines["name"])
+    return sum(NAME * bool(name) + BAR for name in panel.lines["name"])
 
 
-def _rows(name: str) -> float:
-    """Return the height of a bar's name, inches."""
-    return NAME * bool(name)
+def _paper(chart: Chart, width: float, room: float, column: float) -> tuple[Figure, float]:
+    """Make a figure with head, legend and foot of a chart; return it and where ``room`` begins.
+
+    Its legend is no wider than a column: a telephone shows that much.
+    """
+    small: dict[str, Any] = {"fontsize": 7.5, "color": FAINT, "linespacing": 1.3}
+    warning: dict[str, Any] = {"color": "#B84A00", "fontweight": "bold"}
+    head = [("title", TITLE, chart.title, 9.0, warning | {"fontsize": 12, "color": "black"})]
+    head += [("warning", WARNING, text, 12.0, warning) for text in chart.warnings]
+    foot = [("foot", LINE, chart.reading, 17.5, small), ("source", LINE, chart.foot, 17.5, small)]
+    texts = [
+        (kind, tall, textwrap.wrap(text, int(width * letters), break_on_hyphens=False), style)
+        for kind, tall, text, letters, style in (*head, *foot)
+    ]
+    legend = _legend(chart)
+    labels = [textwrap.wrap(str(key.get_label()), int((column - 0.55) * 13)) for key in legend]
+    for key, lines in zip(legend, labels, strict=True):
+        key.set_label("\n".join(lines))
+    longest = max((len(line) for lines in labels for line in lines), default=1)
+    abreast = max(1, int(column / (0.55 + longest / 14)))
+    most = max(map(len, labels), default=0)
+    keys = (LEGEND * most * math.ceil(len(legend) / abreast) + 0.06) * bool(legend)
+    heights = [tall * len(lines) for _, tall, lines, _ in texts]
+    above = MARGIN + sum(heights[: len(head)])
+    top = above + keys
+    wide, height = width + 2 * MARGIN, top + room + MARGIN + sum(heights[len(head) :])
+    figure = Figure(figsize=(wide, height), dpi=100, facecolor="white")
+    down = MARGIN
+    for place, (kind, _, lines, style) in enumerate(texts):
+        down = top + room if place == len(head) else down
+        at = MARGIN / wide, 1 - down / height
+        if lines:
+            figure.text(*at, "\n".join(lines), va="top", gid=kind, **style)
+        down += heights[place]
+    if legend:
+        figure.legend(
+            handles=legend, loc="upper left", ncols=abreast, fontsize=8.5, frameon=False,
+            bbox_to_anchor=(MARGIN / wide, 1 - above / height), handlelength=1.6,
+            columnspacing=1.4, labelspacing=0.35, borderpad=0, borderaxespad=0,
+        )  # fmt: skip
+    return figure, top
 
 
 def _legend(chart: Chart) -> list[Artist]:
@@ -341,54 +293,58 @@ def _legend(chart: Chart) -> list[Artist]:
     for kind, label in chart.marks.items():
         handles.append(Line2D([], [], color="black", linestyle=DASHES[kind], label=label))
     looks = set(chart.frame.get("look", ()))
-    if (chart.frame.get("profile", pd.Series(dtype=str)) != "").any():
-        looks = {"modelled"}
     if looks - {"measured"}:
-        names = {"modelled": "modelled, not measured"}
-        for look in (name for name in KINDS if name in looks):
-            handles.append(Patch(label=names.get(look, look), **KINDS[look].bar(FAINT)))
+        modelled = (chart.frame.get("profile", pd.Series(dtype=str)) != "").any()
+        for look in ("modelled",) if modelled else (name for name in KINDS if name in looks):
+            label = "modelled, not measured" if look == "modelled" else look
+            handles.append(Patch(label=label, **KINDS[look].bar(FAINT)))
     return handles
 
 
-_Where = tuple[float, float, float, float]
+_Where = tuple[float, float, float]
 
 
-def _bars(paper: Sheet, where: _Where, chart: Chart, panel: Panel, title: str) -> None:
-    wide, tall = where[2:]
-    axes = paper.axes(*where)
+def _axes(figure: Figure, left: float, top: float, wide: float, tall: float) -> Axes:
+    """Add axes at a place in inches from the figure's upper left corner."""
+    width, height = figure.get_size_inches()
+    return figure.add_axes((left / width, 1 - (top + tall) / height, wide / width, tall / height))
+
+
+def _bars(figure: Figure, where: _Where, chart: Chart, panel: Panel, title: str) -> None:
+    wide, tall = where[2], _height(panel)
+    axes = _axes(figure, *where, tall)
     axes.set_title(title)
     unit, factor = panel.axis.shown
     what = f"{'modelled ' * bool(panel.profile)}{panel.quantity}"
     axes.set_xlabel(f"{what} ({unit})" if unit else what)
     axes.set_ylim(tall, 0)
     axes.set_yticks([])
-    top, texts = 0.0, {}
+    marks = [(value, kind) for name, value, kind in chart.at if name == panel.title]
+    marks = [mark for mark in marks if not panel.profile or mark[1] != "limit"]
+    behind = _BEHIND if any(kind != "one" for _, kind in marks) else None
+    top, longest = 0.0, 0
     for line in panel.lines.to_dict("records"):
-        height = _rows(line["name"]) + BAR
+        height = NAME * bool(line["name"]) + BAR
         y = top + height - BAR / 2
         _name(axes, line, top + NAME / 2, wide)
         top += height
         if pd.isna(line["value"]):
-            _words(axes, y, textwrap.shorten(line["reason"], int(wide * WORDS), placeholder=" …"))
-        else:
-            _bar(axes, chart, line, y, factor)
-            reach = max(line["reach"], line["high"] if line["high"] > line["low"] else 0, 0)
-            texts[y] = reach * factor, line["text"]
-    if not texts:
+            why = textwrap.shorten(line["reason"], int(wide * WORDS), placeholder=" …")
+            at: Any = {"transform": axes.get_yaxis_transform(), "va": "center", "bbox": _BEHIND}
+            axes.text(0.006, y, why, fontsize=7.5, style="italic", color=FAINT, **at)
+            continue
+        longest = max(longest, len(line["text"]))
+        _bar(axes, chart, line, y, factor)
+        end = max(line["reach"], line["high"] if line["high"] > line["low"] else 0, 0) * factor
+        axes.annotate(
+            line["text"], (end, y), xytext=(4, 0), textcoords="offset points", va="center",
+            fontsize=8, bbox=behind,
+        )  # fmt: skip
+    if not longest:
         axes.set_xticks([])
-    longest = max((len(text) for _, text in texts.values()), default=0)
     high, low = panel.axis.top * factor, panel.axis.bottom * factor
     room = min(0.6, (0.075 * longest + 0.1) / wide)
     axes.set_xlim(1.03 * low, low + (high - low) / (1 - room))
-    marks = [(value, kind) for name, value, kind in chart.at if name == panel.title]
-    marks = [one for one in marks if not panel.profile or one[1] != "limit"]
-    crossed = any(kind != "one" for _, kind in marks)
-    for y, (at, text) in texts.items():
-        behind: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.8} if crossed else None
-        axes.annotate(
-            text, (at, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8,
-            bbox=behind,
-        )  # fmt: skip
     if low < 0:
         axes.axvline(0, color="black", linewidth=0.9)
     for value, kind in marks:
@@ -398,20 +354,11 @@ def _bars(paper: Sheet, where: _Where, chart: Chart, panel: Panel, title: str) -
 def _name(axes: Axes, line: Mapping[Any, Any], y: float, wide: float) -> None:
     """Write the name of a line, and at the right its note."""
     at: Any = {"transform": axes.get_yaxis_transform(), "va": "center_baseline", "zorder": 4}
-    behind: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
     name = short(line["name"], int(wide * NAMES))
-    axes.text(0.006, y, name, fontsize=8, bbox=behind if name else None, **at)
+    axes.text(0.006, y, name, fontsize=8, bbox=_BEHIND if name else None, **at)
     width = max(8, int(wide * NAMES) - len(name))
     if note := textwrap.shorten(line["note"], width, placeholder=" …"):
-        axes.text(1, y, note, ha="right", fontsize=7, color=FAINT, bbox=behind, **at)
-
-
-def _words(axes: Axes, y: float, text: str) -> None:
-    """Write why there is no bar, in its place."""
-    axes.text(
-        0.006, y, text, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5,
-        style="italic", color=FAINT, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-    )  # fmt: skip
+        axes.text(1, y, note, ha="right", fontsize=7, color=FAINT, bbox=_BEHIND, **at)
 
 
 def _bar(axes: Axes, chart: Chart, line: Mapping[Any, Any], y: float, factor: float) -> None:
@@ -431,13 +378,13 @@ def _bar(axes: Axes, chart: Chart, line: Mapping[Any, Any], y: float, factor: fl
             axes.plot(high, y, ">", color="black", markersize=4)
 
 
-def _strips(paper: Sheet, where: _Where, chart: Chart, panel: Panel, title: str) -> None:
+def _strips(figure: Figure, where: _Where, chart: Chart, panel: Panel, title: str) -> None:
     """Draw axes for each line: its curves as steps, each value up to its time."""
-    left, top, wide, _ = where
+    left, top, wide = where
     lines = panel.lines.to_dict("records")
     for place, line in enumerate(lines):
         at = top + place * (SPACE + NAME + STRIP) + SPACE + NAME
-        axes = paper.axes(left + TICKS, at, wide - TICKS, STRIP)
+        axes = _axes(figure, left + TICKS, at, wide - TICKS, STRIP)
         if not place:
             axes.set_title(title, pad=16)
         if place < len(lines) - 1:
@@ -452,32 +399,22 @@ def _strip(axes: Axes, chart: Chart, panel: Panel, line: Mapping[Any, Any], wide
     unit, factor = values.shown
     axes.set(xlim=(0, panel.axis.top), ylim=(0, 1.06 * values.top * factor))
     place: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
-    axes.annotate(
-        short(line["name"], int(wide * NAMES)), (0, 1), xytext=(0, 2), fontsize=8, **place
-    )
+    name = short(line["name"], int(wide * NAMES))
+    axes.annotate(name, (0, 1), xytext=(0, 2), fontsize=8, **place)
+    at: Any = {"transform": axes.transAxes}
     if not line["curves"]:
         axes.set_yticks([])
         why = textwrap.fill(line["reason"], int(wide * WORDS), max_lines=3, placeholder=" …")
-        axes.text(
-            0.01, 0.5, why, transform=axes.transAxes, va="center", fontsize=7.5,
-            style="italic", color=FAINT,
-        )  # fmt: skip
+        axes.text(0.01, 0.5, why, va="center", fontsize=7.5, style="italic", color=FAINT, **at)
         return
     axes.set_ylabel(unit, fontsize=8)
     for first, (part, points) in enumerate(line["curves"].items()):
+        times, heights = zip(*points, strict=True)
         axes.stairs(
-            [value * factor for _, value in points],
-            [0.0, *(time for time, _ in points)],
-            color=ink(chart.legend[part][1]),
-            fill=first == 0,
-            alpha=0.85,
-            linewidth=0.9,
-        )
-    behind: Any = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
-    axes.text(
-        0.99, 0.95, line["note"], transform=axes.transAxes, ha="right", va="top", fontsize=7,
-        bbox=behind,
-    )  # fmt: skip
+            [height * factor for height in heights], [0.0, *times], fill=first == 0, alpha=0.85,
+            color=ink(chart.legend[part][1]), linewidth=0.9,
+        )  # fmt: skip
+    axes.text(0.99, 0.95, line["note"], ha="right", va="top", fontsize=7, bbox=_BEHIND, **at)
     if chart.roof is not None:
         axes.axhline(chart.roof * factor, color=FAINT, linestyle=":", linewidth=0.9)
 
@@ -505,12 +442,10 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(path, metadata=metadata, dpi=150)
 
 
-def words_of(figure: Figure) -> dict[str, list[str]]:
+def words_of(figure: Figure) -> dict[str, str]:
     """Return the texts of a figure's head and foot, by :data:`APART`."""
-    return {
-        kind: [" ".join(t.get_text().split()) for t in figure.texts if t.get_gid() == kind]
-        for kind in APART
-    }
+    texts = {str(text.get_gid()): " ".join(text.get_text().split()) for text in figure.texts}
+    return {kind: texts.get(kind, "") for kind in APART}
 
 
 def inline(figure: Figure, ident: str) -> Markup:
@@ -520,14 +455,12 @@ def inline(figure: Figure, ident: str) -> Markup:
     with mpl.rc_context(RC | {"svg.fonttype": "none"}):
         for text in words:
             text.set_visible(False)
-        try:
-            figure.savefig(
-                drawn, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.05,
-                metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")),
-            )  # fmt: skip
-        finally:
-            for text in words:
-                text.set_visible(True)
+        figure.savefig(
+            drawn, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.05,
+            metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")),
+        )  # fmt: skip
+        for text in words:
+            text.set_visible(True)
     svg = drawn.getvalue()
     svg = svg[svg.index("<svg") :]
     ident = re.sub(r"\W", "-", ident)

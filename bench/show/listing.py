@@ -1,4 +1,7 @@
-"""Make the tables of ``gatherbench list``, and of ``gatherbench datasets`` for its folder."""
+"""Make the frames of ``gatherbench list``, and of ``gatherbench datasets`` for its folder.
+
+Cells are texts; a frame's columns are the headings in the terminal and the names in JSON.
+"""
 
 from __future__ import annotations
 
@@ -10,45 +13,38 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
+import pandas as pd
 
 from gatherbench.bench.read.units import bytes_in_words
 from gatherbench.outside import plain
 
 if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
-
     from gatherbench.datasets.dataset import DatasetSpec
     from gatherbench.plugins import Plugins
 
 
-def strategies() -> Table:
+def strategies() -> pd.DataFrame:
     """List every strategy, gatherbench's own first, with the values of its parameters."""
     from gatherbench.strategies.registry import CHOICES, PLUGINS, STRATEGIES, parameters
 
-    table = Table("strategy", "data path", "parameters (default first)")
+    rows = []
     for strategy in (*STRATEGIES, *CHOICES, *PLUGINS.usable()):
         params = "; ".join(f"{k}: {', '.join(v)}" for k, v in parameters(strategy).items())
-        table.add_row(
-            strategy.name, _said(strategy.name, strategy.summary, PLUGINS), params or "none"
-        )
-    return table
+        rows.append((*_about(strategy, PLUGINS), params or "none"))
+    return pd.DataFrame(rows, columns=["strategy", "data path", "parameters (default first)"])
 
 
-def _said(name: str, summary: str, plugins: Plugins[Any]) -> str:
-    """Return the summary; if another package adds the name, with that package and its version."""
-    package = plugins.packages().get(name)
-    return escape(plain(f"{summary} ({package})" if package else summary))
+def _about(named: Any, plugins: Plugins[Any]) -> tuple[str, str]:
+    """Return name and summary; if another package adds the name, with that package's version."""
+    package = plugins.packages().get(named.name)
+    return named.name, plain(f"{named.summary} ({package})" if package else named.summary)
 
 
-def policies() -> Table:
+def policies() -> pd.DataFrame:
     """List every launch policy of the gather kernels, and its decisions before it has a table."""
     from gatherbench.kernels.policies import POLICIES
 
-    table = Table("policy", "whose", "launch")
-    table.add_column("source", overflow="fold")
+    rows = []
     for policy in POLICIES.values():
         width = f"{policy.width} B" if isinstance(policy.width, int) else policy.width
         launch = [f"{width} accesses", f"{policy.mapping} mapping"]
@@ -56,29 +52,27 @@ def policies() -> Table:
             launch.append(f"{policy.shift} shift above {policy.shift_above} B")
         if policy.order != "given":
             launch.append(policy.order)
-        table.add_row(policy.name, policy.label, ", ".join(launch), policy.source)
-    return table
+        rows.append((policy.name, policy.label, ", ".join(launch), policy.source))
+    return pd.DataFrame(rows, columns=["policy", "whose", "launch", "source"])
 
 
-def datasets() -> Table:
+_SIZES = ["dataset", "nodes", "edges", "row"]
+
+
+def datasets() -> pd.DataFrame:
     """List every dataset source, with its size at full scale, and the imported graphs."""
     from gatherbench.datasets.dataset import DatasetError, read_spec
     from gatherbench.datasets.registry import PLUGINS, imported, list_sources
 
-    table = Table()
-    for name in ("dataset", "nodes", "edges", "row"):  # keep names whole, so that they can be typed
-        table.add_column(name, no_wrap=True)
-    table.add_column("what it is")
-    for source in list_sources():
-        table.add_row(*sizes(source.estimate(1.0)), _said(source.name, source.summary, PLUGINS))
+    rows = [(*sizes(one.estimate(1.0)), _about(one, PLUGINS)[1]) for one in list_sources()]
     for folder in imported():
         try:
             spec = read_spec(folder)[0]
         except DatasetError as error:
-            table.add_row(escape(plain(folder.name)), "–", "–", "–", escape(plain(error)))
+            rows.append((plain(folder.name), "–", "–", "–", plain(error)))
         else:
-            table.add_row(*map(escape, (*sizes(spec), spec.source)))
-    return table
+            rows.append((*sizes(spec), spec.source))
+    return pd.DataFrame(rows, columns=[*_SIZES, "what it is"])
 
 
 def sizes(spec: DatasetSpec) -> tuple[str, str, str, str]:
@@ -87,44 +81,42 @@ def sizes(spec: DatasetSpec) -> tuple[str, str, str, str]:
     return spec.name, _rounded(spec.num_nodes), _rounded(spec.num_edges), row
 
 
-def plans() -> Table:
+def _rounded(count: int) -> str:
+    if count < 1e3:
+        return str(count)
+    if count < 1e6:
+        return f"{count / 1e3:.0f} k"
+    return f"{count / 1e6:,.0f} M" if count >= 1e8 else f"{count / 1e6:.3g} M"
+
+
+def plans() -> pd.DataFrame:
     """List every shipped plan."""
     from gatherbench.bench.plan.plan_file import load_plan, plan_names
 
-    table = Table("plan", "what it measures")
-    for name in plan_names():
-        table.add_row(name, load_plan(name).description)
-    return table
+    rows = [(name, load_plan(name).description) for name in plan_names()]
+    return pd.DataFrame(rows, columns=["plan", "what it measures"])
 
 
-def plan_keys() -> Table:
-    """List the keys of a plan, table by table."""
+def plan_keys() -> pd.DataFrame:
+    """List the keys of a plan, table by table: type, default as TOML writes it, description."""
     from gatherbench.bench.plan.plan import Plan
     from gatherbench.bench.plan.plan_file import TABLES
 
-    table = Table()
-    for name in ("key", "type", "default"):
-        table.add_column(name, no_wrap=name == "key", max_width=20)
-    table.add_column("what it says")
-    for name, field in Plan.model_fields.items():
-        if name not in TABLES:
-            table.add_row(*_plan_key(name, field))
-    for key, kind in TABLES.items():
-        field = Plan.model_fields[key]
-        heading = f"[[{key}]]" if get_origin(field.annotation) is list else f"[{key}]"
-        table.add_section()
-        table.add_row(escape(heading), "", "", field.description)
-        for name, field in kind.model_fields.items():
-            table.add_row(*_plan_key(name, field))
-    return table
-
-
-def _plan_key(name: str, field: FieldInfo) -> tuple[str, str, str, str]:
-    """Return key, type, default as TOML writes it, and description."""
-    unset = field.is_required() or field.default is None
-    default = "none" if unset else json.dumps(field.default)
-    words = escape(_kind(field.annotation))
-    return name, words, escape(default), escape(field.description or "")
+    tables = {name: field for name, field in Plan.model_fields.items() if name in TABLES}
+    lines = [(name, field) for name, field in Plan.model_fields.items() if name not in TABLES]
+    rows = []
+    for heading, fields in (
+        ("", lines),
+        *((key, TABLES[key].model_fields.items()) for key in TABLES),
+    ):
+        if heading:
+            brackets = "[[{}]]" if get_origin(tables[heading].annotation) is list else "[{}]"
+            rows.append((brackets.format(heading), "", "", tables[heading].description))
+        for name, field in fields:
+            unset = field.is_required() or field.default is None
+            default = "none" if unset else json.dumps(field.default)
+            rows.append((name, _kind(field.annotation), default, field.description or ""))
+    return pd.DataFrame(rows, columns=["key", "type", "default", "what it says"])
 
 
 def _kind(kind: Any) -> str:
@@ -139,34 +131,29 @@ def _kind(kind: Any) -> str:
     return f"{kind.__name__}[{', '.join(map(_kind, args))}]" if args else str(kind.__name__)
 
 
-def meters() -> Table:
+def meters() -> pd.DataFrame:
     """List every meter, and whether it reads here."""
     from gatherbench.bench.meters.nvml_device import NO_GPU_IN_RUN
     from gatherbench.bench.meters.registry import METERS, PLUGINS
 
-    says = {None: "reads", NO_GPU_IN_RUN: "in a run on a GPU; `gatherbench doctor` tries it"}
-    table = Table("meter", "what it reads", "here")
-    for kind in (*METERS, *PLUGINS.usable()):
-        meter = kind()
+    words = {None: "reads", NO_GPU_IN_RUN: "in a run on a GPU; `gatherbench doctor` tries it"}
+    rows = []
+    for meter in [kind() for kind in (*METERS, *PLUGINS.usable())]:
         why = meter.probe()
-        table.add_row(
-            meter.name, _said(meter.name, meter.summary, PLUGINS), says.get(why) or escape(str(why))
-        )
-    return table
+        rows.append((*_about(meter, PLUGINS), words.get(why) or str(why)))
+    return pd.DataFrame(rows, columns=["meter", "what it reads", "here"])
 
 
-def profiles() -> Table:
+def profiles() -> pd.DataFrame:
     """List every machine that ships as a link profile, and its unknown constants."""
     from gatherbench.bench.model.profile import load_profile, profile_names
 
-    table = Table("profile", "machine", "not known")
-    for name in profile_names():
-        profile = load_profile(name)
-        table.add_row(name, profile.description, ", ".join(profile.unknown()) or "–")
-    return table
+    found = [(name, load_profile(name)) for name in profile_names()]
+    rows = [(name, of.description, ", ".join(of.unknown()) or "–") for name, of in found]
+    return pd.DataFrame(rows, columns=["profile", "machine", "not known"])
 
 
-LISTINGS: dict[str, Callable[[], Table]] = {
+LISTINGS: dict[str, Callable[[], pd.DataFrame]] = {
     "strategies": strategies,
     "policies": policies,
     "datasets": datasets,
@@ -177,8 +164,8 @@ LISTINGS: dict[str, Callable[[], Table]] = {
 }
 
 
-def on_disk(root: Path) -> tuple[Table, str]:
-    """List each graph with its minibatches, and other folders; return the table and the total size.
+def on_disk(root: Path) -> tuple[pd.DataFrame, str]:
+    """List each graph with its minibatches, and other folders; return the frame and the total size.
 
     To free space: `gatherbench datasets remove`, and `rm` for downloads and folders without graphs.
 
@@ -191,8 +178,7 @@ def on_disk(root: Path) -> tuple[Table, str]:
     from gatherbench.bench.sampling.prepare import TRACES, traces_of
     from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, read_spec
 
-    table = Table("dataset", "nodes", "edges", "row", "on disk", "its minibatches")
-    graphs, traces = _folders(root), _folders(root / TRACES)
+    rows, graphs, traces = [], _folders(root), _folders(root / TRACES)
     taken = {place: bytes_below(place) for place in [*graphs, *traces]}
     total = sum(taken[place] for place in graphs)
     taken.pop(root / TRACES, None)
@@ -203,12 +189,12 @@ def on_disk(root: Path) -> tuple[Table, str]:
             about = ("damaged", "–", "–")
         drawn = [taken.pop(trace) for trace in traces_of(folder) if trace in taken]
         text = f"{bytes_in_words(sum(drawn))} for {len(drawn)}" if drawn else "–"
-        table.add_row(Text(plain(folder.name)), *about, bytes_in_words(taken.pop(folder)), text)
+        rows.append((plain(folder.name), *about, bytes_in_words(taken.pop(folder)), text))
     # The rest has no graph: other folders of the data folder, and minibatches of removed graphs.
     for place, size in taken.items():
-        table.add_row(Text(str(place.relative_to(root))), "", "", "", bytes_in_words(size), "")
+        rows.append((str(place.relative_to(root)), "", "", "", bytes_in_words(size), ""))
     text = f"{bytes_in_words(total)} in {root}; to have room: gatherbench datasets remove NAME"
-    return table, text
+    return pd.DataFrame(rows, columns=[*_SIZES, "on disk", "its minibatches"]), text
 
 
 def _folders(place: Path) -> list[Path]:
@@ -230,14 +216,22 @@ def bytes_below(folder: Path) -> int:
     return total
 
 
-def description(folder: Path) -> Table:
+def description(folder: Path) -> pd.DataFrame:
     """Describe a prepared dataset for ``gatherbench datasets info``."""
     from gatherbench.datasets.store import describe
 
-    table = Table(show_header=False)
-    for name, value in describe(folder).items():
-        table.add_row(name.replace("_", " "), escape(_words(value)))
-    return table
+    rows = [(name.replace("_", " "), _words(value)) for name, value in describe(folder).items()]
+    return pd.DataFrame(rows, columns=["what", "value"])
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return "\n".join(f"- {item}" for item in value)
+    return str(value)
 
 
 def imported_summary(folder: Path) -> list[str]:
@@ -261,23 +255,3 @@ def imported_summary(folder: Path) -> list[str]:
             " file have gaps, numpy.unique(edges, return_inverse=True) numbers those that occur"
         )
     return lines
-
-
-def _rounded(count: int) -> str:
-    if count < 1e3:
-        return str(count)
-    if count < 1e6:
-        return f"{count / 1e3:.0f} k"
-    return f"{count / 1e6:,.0f} M" if count >= 1e8 else f"{count / 1e6:.3g} M"
-
-
-def _words(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        return "\n".join(f"- {item}" for item in value)
-    return str(value)

@@ -43,9 +43,8 @@ MARKS = MappingProxyType(
     }
 )
 
-#: Colours for the parts of an epoch, by stage.
+#: Names and colours for the parts of an epoch, by stage; the last two are parts of ``train``.
 STAGE_COLOURS = {"sample": "sky", "fetch": "vermilion", "train": "green", "other": "grey"}
-#: Names and colours for the parts of ``train`` where several ranks train together.
 EXCHANGE_COLOURS = {"all_reduce": ("all-reduce", "purple"), "wait": ("wait for ranks", "yellow")}
 
 #: Settings of matplotlib while a figure is drawn and saved.
@@ -69,11 +68,8 @@ RC: Any = {  # matplotlib's stubs list the allowed keys
 
 def explained(numbers: Collection[str]) -> str:
     """Explain the marks in these numbers: a sentence each, after a space."""
-    return "".join(
-        f" {mark}: {what}."
-        for mark, what in MARKS.items()
-        if any(mark in number for number in numbers)
-    )
+    text = "".join(numbers)
+    return "".join(f" {mark}: {what}." for mark, what in MARKS.items() if mark in text)
 
 
 def colour_of(strategy: str) -> str:
@@ -102,16 +98,10 @@ def ink(colour: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The look of one kind of values.
-
-    Attributes:
-        word: the kind: ``published``, ``modelled`` or ``measured``.
-        hatch: the hatch of their bars.
-        filled: whether their bars are filled.
-        line: style, marker and filling of their curves.
+    """The look of one kind of values: the hatch of bars, whether they are filled, and the style,
+    marker and filling of curves.
     """
 
-    word: str
     hatch: str
     filled: bool
     line: tuple[str, str, str]
@@ -127,18 +117,13 @@ class Look:
     def curve(self, colour: str) -> dict[str, Any]:
         """Return matplotlib's arguments for a line."""
         style, marker, filling = self.line
-        return {
-            "color": ink(colour),
-            "linestyle": style,
-            "marker": marker,
-            "fillstyle": filling,
-            "markersize": 3.5 if marker == "." else 5,
-            "linewidth": 1.5,
-        }
+        look = {"color": ink(colour), "linestyle": style, "marker": marker, "fillstyle": filling}
+        return {**look, "markersize": 3.5 if marker == "." else 5, "linewidth": 1.5}
 
 
-PUBLISHED = Look("published", "", filled=False, line=("none", "D", "none"))
-MODELLED = Look("modelled", MODEL_HATCH, filled=True, line=("--", ".", "full"))
-MEASURED = Look("measured", "", filled=True, line=("-", "o", "full"))
-#: Looks by the word in the column ``kind`` of the notebooks' tables.
-KINDS = {look.word: look for look in (PUBLISHED, MODELLED, MEASURED)}
+#: Looks by the kind of values, as in the column ``kind`` of the notebooks' tables.
+KINDS = {
+    "published": Look("", filled=False, line=("none", "D", "none")),
+    "modelled": Look(MODEL_HATCH, filled=True, line=("--", ".", "full")),
+    "measured": Look("", filled=True, line=("-", "o", "full")),
+}

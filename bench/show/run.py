@@ -51,7 +51,7 @@ def _answer(run: Run, *, every_caution: bool = False) -> Iterator[RenderableType
     for one in answers(run):
         yield _line(2, f"{one.workload}: ", one.text)
         if one.call:
-            yield _line(4, "Call: ", one.call)
+            yield _line(4, f"{one.use}: ", one.call)
         if one.change:
             yield _line(4, "To separate paths: ", f"{one.change}.")
     for caution in cautions(run)[: None if every_caution else 1]:

@@ -1,4 +1,4 @@
-"""A table: a data frame, with the names and units of its columns.
+"""A table: a data frame with headings and units for its columns; all that is shown is made of it.
 
 A column has one unit, chosen so that its largest value reads well; CSV and JSON hold SI base units.
 :func:`gatherbench.bench.show.terminal.in_terminal` draws a table in a terminal, the report's
@@ -7,14 +7,15 @@ template draws it in HTML, and programs read :meth:`Table.data`. None of them de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
+from gatherbench.bench.read.derive import ends_of, plan_order
+from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import (
     LONGEST_NAME,
     MISSING,
@@ -28,16 +29,16 @@ from gatherbench.bench.read.units import (
 #: Characters of prose beyond which its middle is cut; JSON has it in full.
 LONGEST_TEXT = 1200
 _PROSE = ("reason", "source")
+#: Fields that say how a line is shown.
+_UNSHOWN = ("backend", "basis", "instead")
 #: Units, and the endings of the names of columns with them.
-UNITS = MappingProxyType(
-    {"B/s": "_B_per_s", "1/s": "_per_s", "s": "_s", "B": "_B", "J": "_J", "W": "_W"}
-    | {"×": "_ratio", "share": "_share", "cores": "_cores"}
-)
+UNITS = {"B/s": "_B_per_s", "1/s": "_per_s", "s": "_s", "B": "_B", "J": "_J", "W": "_W"}
+UNITS |= {"×": "_ratio", "share": "_share", "cores": "_cores"}
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of a data frame; ``unit`` is that of its values, or ``None`` for text.
+    """A field of a data frame, with its heading; ``unit`` is that of its values, ``None``: text.
 
     If every value has its own unit, ``units`` names the field that holds it. A column has the scale
     of the field ``like``. The text in the field ``mark`` follows the number, and is no part of it.
@@ -67,40 +68,32 @@ class Column:
             return "numeric"
         return "prose" if self.field in _PROSE else "label"
 
-    def name(self, end: str = "") -> str:
-        """Return its name for programs, with the unit: ``median_s``, ``median_low_s``."""
+    def name(self, field: str) -> str:
+        """Return a field's name for programs, with the unit: ``median_s``, ``median_low_s``."""
         suffix = UNITS.get(self.unit or "", "")
-        whole = f"_{self.field}".endswith(suffix)
-        return f"{self.field}{end}" if whole or self.unit == "×" else f"{self.field}{end}{suffix}"
+        return field if self.unit == "×" or f"_{self.field}".endswith(suffix) else field + suffix
 
 
 #: Columns that identify a line of a table.
-WHAT = (
-    Column("workload", "workload"),
-    Column("strategy", "strategy"),
-    Column("variant", "variant"),
-    Column("kind", "kind"),
-)
-KINDS = MappingProxyType({"host": "measured, host", "cuda": "measured, GPU"})
+WHAT = tuple(Column(name, name) for name in ("workload", "strategy", "variant", "kind"))
+_MEASURED = {"host": "measured, host", "cuda": "measured, GPU"}
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """``text`` is shown, ``brief`` in a terminal; ``value`` sorts: a number in SI base units."""
 
     text: str
-    value: str = ""
-    brief: str = ""
+    value: str
+    brief: str
     grey: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A row; ``modelled`` ones are hatched; ``instead`` replaces all its numbers."""
 
     cells: list[Cell]
-    modelled: bool = False
-    instead: str = ""
+    modelled: bool
+    instead: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,32 +114,33 @@ class Table:
     folded: bool = False
 
     @cached_property
-    def _shown(self) -> tuple[list[str], list[Line]]:
-        """The unit in which each column is shown, and its lines."""
-        units, cells, rows = [], list[list[Cell]](), self.frame.to_dict("records")
-        for column in self.columns:
-            suffix, factor, show = _reader(column, self.frame[column.like or column.field])
-            units.append(suffix)
-            cells.append([_cell(column, row, show, factor) for row in rows])
-        lines = [
-            Line(list(mine), row.get("basis", "measured") != "measured", row.get("instead", ""))
-            for mine, row in zip(zip(*cells, strict=True), rows, strict=True)
-        ]
-        return units, lines
+    def _scales(self) -> list[tuple[str, float]]:
+        return [_scale(column, self.frame[column.like or column.field]) for column in self.columns]
 
     @property
     def units(self) -> list[str]:
-        return self._shown[0]
+        """The unit in which each column is shown."""
+        return [unit for unit, _ in self._scales]
 
-    @property
+    @cached_property
     def lines(self) -> list[Line]:
-        return self._shown[1]
+        """Its lines, as they are shown."""
+        rows = self.frame.to_dict("records")
+        scales = list(zip(self.columns, (factor for _, factor in self._scales), strict=True))
+        return [
+            Line(
+                [_cell(column, row, factor) for column, factor in scales],
+                row.get("basis", "measured") != "measured",
+                row.get("instead", ""),
+            )
+            for row in rows
+        ]
 
     @property
     def labels(self) -> list[str]:
         """Its headings, with the unit in which a column is shown."""
         pairs = zip(self.columns, self.units, strict=True)
-        return [f"{one.label}, {unit}" if unit else one.label for one, unit in pairs]
+        return [f"{column.label}, {unit}" if unit else column.label for column, unit in pairs]
 
     @property
     def first(self) -> int:
@@ -157,19 +151,13 @@ class Table:
         """Return its numbers for programs: units in the names, SI base units, unknown values as
         ``None``.
         """
-        found = {}
-        for column in self.columns:
-            for end in ("", "_low", "_high") if column.interval else ("",):
-                found[column.name(end)] = self.frame[column.field + end]
-        frame = pd.DataFrame(found).astype(object)
+        names = {
+            column.name(field): self.frame[field]
+            for column in self.columns
+            for field in (ends_of(column.field) if column.interval else [column.field])
+        }
+        frame = pd.DataFrame(names).astype(object)
         return frame.where(frame.notna() & (frame != ""), None)
-
-
-def tabulate(
-    ident: str, caption: str, columns: Sequence[Column], frame: pd.DataFrame, **more: Any
-) -> Table:
-    """Make the table of ``frame``'s fields; ``more``: other fields of :class:`Table`."""
-    return Table(ident, caption, columns, frame, **more)
 
 
 def table_of(ident: str, title: str, frame: pd.DataFrame) -> Table:
@@ -178,71 +166,70 @@ def table_of(ident: str, title: str, frame: pd.DataFrame) -> Table:
     A column ``x_s`` with ``x_low_s`` and ``x_high_s`` is an interval; ``workload``, ``strategy``
     and ``variant`` identify a line.
     """
-    fields, named = {}, {column.field: column for column in WHAT}
+    fields, named = dict[str, str](), {column.field: column for column in WHAT}
     if {"backend", "basis"} <= set(frame.columns):
         frame = with_kind(frame)
     for name in map(str, frame.columns):
         unit, end = next(((u, e) for u, e in UNITS.items() if name.endswith(e)), ("1", ""))
-        fields[name] = name.removesuffix(end), unit
-    bare = frame.rename(columns={name: field for name, (field, _) in fields.items()})
-    ends = {f"{field}{end}" for field, _ in fields.values() for end in ("_low", "_high")}
+        fields[name.removesuffix(end)] = unit
+    bare = frame.set_axis(list(fields), axis=1)
+    ends = {end for field in fields for end in ends_of(field)[1:]}
     columns = [named[name] for name in named if name in frame]
-    for field, unit in fields.values():
-        if field in named or field in ends or field in ("backend", "basis", "instead"):
-            continue
+    for field in [one for one in fields if one not in {*named, *ends, *_UNSHOWN}]:
         label = field.replace("_", " ")
-        kind = unit if pd.api.types.is_numeric_dtype(bare[field]) else None
-        interval = {f"{field}_low", f"{field}_high"} <= set(bare.columns)
-        columns.append(Column(field, label, kind, interval=interval, short=label))
+        unit_or_text = fields[field] if pd.api.types.is_numeric_dtype(bare[field]) else None
+        interval = set(ends_of(field)) <= set(fields)
+        columns.append(Column(field, label, unit_or_text, interval=interval, short=label))
     return Table(ident, title, columns, bare, title=title)
 
 
 def with_kind(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with its basis and backend in words."""
-    kinds = frame["backend"].map(KINDS).where(frame["basis"] == "measured", "modelled")
+    kinds = frame["backend"].map(_MEASURED).where(frame["basis"] == "measured", "modelled")
     return frame.assign(kind=kinds)
 
 
-def _reader(column: Column, values: pd.Series[Any]) -> tuple[str, float, Callable[[Any, Any], str]]:
-    """Return the unit after the column's label, the factor to it, and a function for a value."""
-    if column.units:
-        return "", 1.0, quantity
-    if column.unit is None:
-        longest = LONGEST_TEXT if column.kind == "prose" else LONGEST_NAME
-        return "", 1.0, lambda value, _: short(value, longest)
-    if column.unit == "1":
-        return "", 1.0, lambda value, _: count(value)
+def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with its backend in words, in the order of workloads and strategies."""
+    return with_kind(plan_order(run, frame))
+
+
+def _scale(column: Column, values: pd.Series[Any]) -> tuple[str, float]:
+    """Return the unit after the column's label, and the factor to it."""
+    if column.units or column.unit in (None, "1"):
+        return "", 1.0
     numbers = pd.to_numeric(values).dropna().abs()
-    name, factor = scale(column.unit, float(numbers.max()) if len(numbers) else 1.0)
-    return name, factor, lambda value, _: number(value * factor)
+    return scale(str(column.unit), float(numbers.max()) if len(numbers) else 1.0)
 
 
-def _cell(
-    column: Column, row: Mapping[Hashable, Any], show: Callable[[Any, Any], str], factor: float
-) -> Cell:
-    value, unit = row[column.field], row[column.units] if column.units else column.unit
+def _cell(column: Column, row: Mapping[Any, Any], factor: float) -> Cell:
+    value = row[column.field]
     known = not (value is None or value == "" or pd.isna(value))
-    text = show(value, unit) if known else MISSING
     if column.kind != "numeric":
+        longest = LONGEST_TEXT if column.kind == "prose" else LONGEST_NAME
+        text = short(value, longest) if known else MISSING
         return Cell(text, str(value) if known else "", text)
-    mark = row[column.mark] if column.mark else ""
-    whole = _with_ends(column, row, text, lambda end: show(end, unit))
-    brief = text if column.brief and known else whole
-    value = repr(float(value)) if known else ""
-    if column.greyed:
-        return Cell(whole + mark, value, brief, bool(mark))
-    return Cell(whole + mark, value, brief + mark)
+    if not known:
+        return Cell(MISSING, "", MISSING)
+    text, mark = _shown(column, row, factor, value), row[column.mark] if column.mark else ""
+    whole = text + _ends(column, row, factor)
+    brief = (text if column.brief else whole) + mark * (not column.greyed)
+    return Cell(whole + mark, repr(float(value)), brief, column.greyed and bool(mark))
 
 
-def _with_ends(
-    column: Column, row: Mapping[Hashable, Any], text: str, show: Callable[[float], str]
-) -> str:
-    """Return a value with its ends; equal or unknown ends are omitted."""
-    if not column.interval or text == MISSING:
-        return text
-    low, high = (row[f"{column.field}_{end}"] for end in ("low", "high"))
+def _shown(column: Column, row: Mapping[Any, Any], factor: float, value: float) -> str:
+    if column.units:
+        return quantity(value, row[column.units])
+    return count(value) if column.unit == "1" else number(value * factor)
+
+
+def _ends(column: Column, row: Mapping[Any, Any], factor: float) -> str:
+    """Return the ends of an interval in brackets; equal or unknown ends are omitted."""
+    if not column.interval:
+        return ""
+    low, high = (row[name] for name in ends_of(column.field)[1:])
     if low == high:
-        return text
+        return ""
     if pd.isna(low):
-        return text if row.get("basis") == "predicted" else f"{text} (one repeat)"
-    return f"{text} ({show(low)}–{show(high)})"
+        return "" if row.get("basis") == "predicted" else " (one repeat)"
+    return f" ({'–'.join(_shown(column, row, factor, end) for end in (low, high))})"

@@ -5,10 +5,10 @@ Progress is a bar in a terminal, and a line per step elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -16,24 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from gatherbench.bench.show import table as data  # imports pandas
-
-#: A line of a data frame.
-Line = Mapping[Hashable, Any]
-
-
-def frame(title: str, *words: str) -> Table:
-    """Make a table without rules; only the first of its text columns does not wrap."""
-    table = Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for number, name in enumerate(words):
-        table.add_column(name, no_wrap=not number, overflow="fold")
-    return table
 
 
 def in_terminal(
@@ -47,44 +32,46 @@ def in_terminal(
     Args:
         names: workloads' ids → their names.
     """
-    shown = [place for place, column in enumerate(table.columns) if column.short]
-    if not (shown and table.lines):
-        return []
-    paths = table.columns[1].field == "strategy"
+    places = [place for place, column in enumerate(table.columns) if column.short]
     groups: dict[str, list[data.Line]] = {}
-    for line in table.lines:
+    for line in table.lines if places else ():
         groups.setdefault(line.cells[0].value, []).append(line)
     parts: list[RenderableType] = []
     for name, lines in groups.items():
         title = ": ".join(filter(None, [table.title, names.get(name, name)]))
-        drawn = frame(title, *([] if paths else table.labels[1:3]))
-        if paths:
-            drawn.add_column("path", overflow="fold", min_width=20)
-        for place in shown:
-            column, unit = table.columns[place], table.units[place]
-            numeric = column.kind == "numeric"
-            heading = "\n".join(filter(None, [column.short, unit]))
-            drawn.add_column(
-                heading,
-                justify="right" if numeric else "left",
-                overflow="fold",
-                # Brackets may wrap below their value.
-                no_wrap=column.field == "rank"
-                or (numeric and not (column.interval and not column.brief)),
-                min_width=max(map(len, heading.split())),
-            )
-        before: list[str] = []
-        for line in lines:
-            series = _named(line) if paths else [cell.text for cell in line.cells[1:3]]
-            series[0] += ", predicted" * line.modelled
-            cells = [
-                Text(line.cells[p].brief, style="dim" if line.cells[p].grey else "") for p in shown
-            ]
-            cells = [Text(line.instead)] if line.instead else cells
-            drawn.add_row(*map(Text, [""] * len(series) if series == before else series), *cells)
-            before = series
-        parts += [drawn, Text()]
-    return [*parts, Text(table.note, style="dim"), Text()] if table.note else parts
+        parts += [_drawn(table, title, places, lines), Text()]
+    return [*parts, Text(table.note, style="dim"), Text()] if parts and table.note else parts
+
+
+def _drawn(table: data.Table, title: str, places: list[int], lines: list[data.Line]) -> Table:
+    paths = table.columns[1].field == "strategy"
+    bold = Text(title, style="bold")
+    drawn = Table(title=bold, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, label in enumerate(["path"] if paths else table.labels[1:3]):
+        width = 20 if paths else None
+        drawn.add_column(label, no_wrap=not (number or paths), overflow="fold", min_width=width)
+    for place in places:
+        column = table.columns[place]
+        numeric = column.kind == "numeric"
+        heading = "\n".join(filter(None, [column.short, table.units[place]]))
+        drawn.add_column(
+            heading,
+            justify="right" if numeric else "left",
+            overflow="fold",
+            # Brackets may wrap below their value.
+            no_wrap=column.field == "rank" or (numeric and (column.brief or not column.interval)),
+            min_width=max(map(len, heading.split())),
+        )
+    before: list[str] = []
+    for line in lines:
+        series = _named(line) if paths else [cell.text for cell in line.cells[1:3]]
+        series[0] += ", predicted" * line.modelled
+        cells = [line.cells[place] for place in places]
+        texts = [Text(cell.brief, style="dim" if cell.grey else "") for cell in cells]
+        texts = [Text(line.instead)] if line.instead else texts
+        drawn.add_row(*map(Text, [""] * len(series) if series == before else series), *texts)
+        before = series
+    return drawn
 
 
 def _named(line: data.Line) -> list[str]:
@@ -94,13 +81,24 @@ def _named(line: data.Line) -> list[str]:
     return [short(in_words(*(cell.value for cell in line.cells[1:3])))]
 
 
+def listed(frame: pd.DataFrame) -> Table:
+    """Draw a frame of texts; names in its first column stay whole, so that they can be typed."""
+    table = Table()
+    for name in map(str, frame):
+        width = 20 if name in ("type", "default") else None  # their long words are rare
+        table.add_column(name, no_wrap=name == frame.columns[0], overflow="fold", max_width=width)
+    for cells in frame.itertuples(index=False, name=None):
+        table.add_row(*map(Text, cells))
+    return table
+
+
 def struck(cases: Iterable[tuple[str, str]], workloads: Iterable[str]) -> str:
     """Join the series of (series, workload); name the workloads of those that are not on all."""
-    found: dict[str, dict[str, None]] = {}
+    places: dict[str, dict[str, None]] = {}
     for series, workload in cases:
-        found.setdefault(series, {})[workload] = None
+        places.setdefault(series, {})[workload] = None
     alike: dict[tuple[str, ...], list[str]] = {}
-    for series, on in found.items():
+    for series, on in places.items():
         alike.setdefault(tuple(on), []).append(series)
     everywhere = set(workloads)
     return "; ".join(
@@ -126,14 +124,13 @@ def progress_bar(console: Console) -> Progress:
 def step_bar(console: Console) -> Iterator[Callable[[str, float], None]]:
     """Give a callback ``(what, fraction)`` for one long task."""
     with progress_bar(console) as bar:
-        task = bar.add_task("starting", total=1.0)
-        said = ""
+        task, last = bar.add_task("starting", total=1.0), ""
 
         def progress(what: str, fraction: float) -> None:
-            nonlocal said
+            nonlocal last
             bar.update(task, description=what, completed=fraction)
-            if what != said and not console.is_terminal:
+            if what != last and not console.is_terminal:
                 console.print(what)
-            said = what
+            last = what
 
         yield progress

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -55,13 +56,18 @@ class Shown:
     notes: Sequence[str] = ()
     failed: str = ""
 
+    def fields(self) -> dict[str, Any]:
+        """Return its tables and words for programs, in SI base units."""
+        tables = [
+            {"name": t.ident, "caption": t.caption, "lines": t.data().to_dict("records")}
+            for t in self.tables
+        ]
+        words = {"name": self.name, "title": self.title, "failed": self.failed or None}
+        return {**words, "notes": list(self.notes), "tables": tables}
+
 
 def shown(view: View, run: Run, draw: bool = True) -> Shown | None:
-    """Compute a view of a run; ``None`` if it does not apply.
-
-    Args:
-        draw: whether to draw its figures, too.
-    """
+    """Compute a view of a run, with figures if ``draw``; ``None`` if it does not apply."""
     if not view.applies(run):
         return None
     frames, figures = view.frame(run), view.figure(run) if draw else None
@@ -70,13 +76,8 @@ def shown(view: View, run: Run, draw: bool = True) -> Shown | None:
     tables = [frames] if isinstance(frames, Table) else frames or ()
     if isinstance(figures, Figure):
         figures = {view.name: figures}
-    return Shown(
-        view.name,
-        view.title,
-        [table for table in tables if table.lines],
-        figures or {},
-        view.note(run).splitlines(),
-    )
+    lined = [table for table in tables if len(table.frame)]
+    return Shown(view.name, view.title, lined, figures or {}, view.note(run).splitlines())
 
 
 def save_all(

@@ -15,9 +15,12 @@ from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.charts import chart_of, drawn
 from gatherbench.bench.show.drawing import Chart
-from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
+from gatherbench.bench.show.table import WHAT, Column, Table, with_kind
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
+
+#: The heading of ratios to the value that stands first.
+_OVER_FIRST = "vs first value"
 
 
 def compared(of: Axis, frame: pd.DataFrame) -> Table:
@@ -27,28 +30,25 @@ def compared(of: Axis, frame: pd.DataFrame) -> Table:
     frame["instead"] = status.where(frame["epoch"].isna(), "")
     frame["reason"] = frame["reason"].where(frame["epoch"].notna(), "")
     extra = [
-        Column(one.name, one.label, one.unit, interval=bool(one.logs), short=one.short)
+        Column(one.name, one.label, one.unit, interval=bool(one.logs),
+               short=f"{one.short} {_OVER_FIRST}" if one.logs and one.unit == "×" else one.short)
         for one in of.extra
         if frame[one.name].notna().any()
-    ]
+    ]  # fmt: skip
     columns = [
         Column("family", "workload"),
         *WHAT[1:],
         Column("value", of.field, short=of.field * (of.field != PATH)),
         Column("epoch", "epoch", "s", interval=True, brief=True, short="epoch"),
-        Column("ratio", "epoch over the first", "×", interval=True, short="over first"),
+        Column("ratio", f"epoch {_OVER_FIRST}", "×", interval=True, short=f"epoch {_OVER_FIRST}"),
         *extra,
         Column("reason", "why no ratio"),
     ]
-    return tabulate(
-        f"axis-{of.field}",
+    caption = (
         f"{of.title}: what differs in {of.field} alone. Medians over repeats and epochs; ratios to"
-        " the first value with intervals of 95 %",
-        columns,
-        frame,
-        title=of.title,
-        note=of.note,
+        " the first value with intervals of 95 %"
     )
+    return Table(f"axis-{of.field}", caption, columns, frame, of.title, of.note)
 
 
 def published(of: Axis) -> pd.DataFrame:
@@ -70,7 +70,7 @@ def _as_published(of: Axis) -> Table:
         Column("source", "source"),
     ]
     caption = f"{of.title}: published by others, on their machines"
-    return tabulate(f"published-{of.field}", caption, columns, published(of), title="Published")
+    return Table(f"published-{of.field}", caption, columns, published(of), "Published")
 
 
 def chart(run: Run, field: str, column: str = "epoch") -> Chart:
@@ -96,14 +96,8 @@ def chart(run: Run, field: str, column: str = "epoch") -> Chart:
     if column == "epoch":
         frame = pd.concat([frame, _published_epochs(of)]).fillna({"look": "measured", "reason": ""})
     ends = "whiskers: quartiles" if column == "epoch" else "whiskers, where there are: 95 %"
-    return chart_of(
-        run,
-        frame,
-        title=f"{of.title}: {label}",
-        reading=f"Medians over repeats and epochs; {ends}.",
-        quantity=label,
-        unit=unit,
-    )
+    reading, title = f"Medians over repeats and epochs; {ends}.", f"{of.title}: {label}"
+    return chart_of(run, frame, title=title, reading=reading, quantity=label, unit=unit)
 
 
 def _named(of: Axis, row: Mapping[Any, Any]) -> str:
@@ -115,12 +109,11 @@ def _named(of: Axis, row: Mapping[Any, Any]) -> str:
 
 def _published_epochs(of: Axis) -> pd.DataFrame:
     rows = published(of).query("unit == 's'").sort_values("value", ignore_index=True)
-    columns = ["panel", "strategy", "variant", "name", "value", "look"]
-    return rows.assign(
+    return rows[["strategy", "variant", "value"]].assign(
         panel="published: " + rows["dataset"] + ", machine " + rows["machine"],
         name=rows["strategy"] + " (" + rows["variant"] + ")",
         look="published",
-    )[columns]
+    )
 
 
 def _no_ratio(of: Axis, run: Run) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -11,14 +12,14 @@ from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.derive import problems, reasons_of
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import PROCESS, SERIES
-from gatherbench.bench.show.charts import in_plan_order
-from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
+from gatherbench.bench.show.table import WHAT, Column, Table, in_plan_order
 from gatherbench.bench.show.terminal import struck
 from gatherbench.bench.show.view import View
 from gatherbench.reason import kind_of
 from gatherbench.strategies.registry import in_words
 
 _SAMPLING = re.compile(r" \[samples=[^\]]*\]$")
+_WHY = Column("reason", "why there is none, and the remedy")
 
 
 def compared(run: Run) -> str:
@@ -38,21 +39,16 @@ def residency(run: Run) -> str:
     places = sorted({source.partition("; ")[2] for source in _sources(run, "setup_table_load_s")})
     places = [place for place in places if place]
     where = f"The feature table was {' or '.join(places)}." if places else ""
-    checked = [name for name in map(str, run.ended) if name.startswith("check_residen")]
-    if run.ended[checked].notna().any(axis=None):
+    if run.ended.filter(regex="^check_residen").notna().any(axis=None):
         return where
     return f"{where} Where the GPU finds it (residency) was not checked in this run.".strip()
 
 
 def _sources(run: Run, column: str) -> list[str]:
     """List the sources of a column's values, including those of missing values."""
-    usual = [run.columns["source"].get(column)]
-    reasons_of_column = run.reasons[
-        (run.reasons["column"] == column) & (run.reasons["basis"] == "measured")
-    ]
-    return [
-        str(one) for one in dict.fromkeys([*usual, *reasons_of_column["source"].dropna()]) if one
-    ]
+    lines = run.reasons[(run.reasons["column"] == column) & (run.reasons["basis"] == "measured")]
+    sources = [run.columns["source"].get(column), *lines["source"].dropna()]
+    return [str(source) for source in dict.fromkeys(sources) if source]
 
 
 def setup(run: Run) -> Table:
@@ -77,11 +73,10 @@ def _medians(
     frame = lines[[*about.index]].dropna(how="all").groupby(SERIES).median()
     about = about[frame.notna().any().reindex(about.index)]
     fields = (about["stage"] + "." + about["metric"]).to_dict()
-    labels = (about["stage"] + ": " + about["metric"].str.replace("_", " ")).to_dict()
-    units = about["unit"].to_dict()
-    columns = [Column(fields[name], labels[name], units[name]) for name in fields]
+    labels = about["stage"] + ": " + about["metric"].str.replace("_", " ")
+    columns = [*map(Column, fields.values(), labels, about["unit"])]
     frame = frame[[*fields]].rename(columns=fields).reset_index()
-    return tabulate(ident, caption, [*WHAT, *columns], in_plan_order(run, frame))
+    return Table(ident, caption, [*WHAT, *columns], in_plan_order(run, frame))
 
 
 def _observed(run: Run, lines: pd.DataFrame) -> pd.DataFrame:
@@ -91,14 +86,9 @@ def _observed(run: Run, lines: pd.DataFrame) -> pd.DataFrame:
 
 def unmeasured(run: Run) -> Table:
     """Tabulate cases without a measurement, and why."""
-    columns = [
-        Column("status", "status"),
-        *WHAT[:3],
-        Column("repeats", "repeats", "1"),
-        Column("of", "of", "1"),
-        Column("reason", "reason"),
-    ]
-    return tabulate("problems", "Skipped, failed and unfinished cases", columns, problems(run))
+    counts = Column("repeats", "repeats", "1"), Column("of", "of", "1")
+    columns = [Column("status", "status"), *WHAT[:3], *counts, Column("reason", "reason")]
+    return Table("problems", "Skipped, failed and unfinished cases", columns, problems(run))
 
 
 def reasons(run: Run, never: bool = False) -> list[str]:
@@ -110,10 +100,9 @@ def reasons(run: Run, never: bool = False) -> list[str]:
         for case in group.to_dict("records"):
             some = case["repeats"] != case["of"]
             count = f" ({case['repeats']} of {case['of']} repeats)" * some
-            named = in_words(case["strategy"], case["variant"])
-            cases.append((f"{named}{count}", case["workload"]))
-        on = [(series, run.names[workload]) for series, workload in cases]
-        lines.append(f"{status}: {struck(on, run.names.values())}: {reason}")
+            path = in_words(case["strategy"], case["variant"])
+            cases.append((f"{path}{count}", run.names[case["workload"]]))
+        lines.append(f"{status}: {struck(cases, run.names.values())}: {reason}")
     return lines or ["Every case of the plan was measured."] * (not never)
 
 
@@ -122,79 +111,60 @@ def meters(run: Run) -> Table:
     epochs = run.epochs[(run.epochs["basis"] == "measured") & (run.epochs["rank"] < 0)]
     about = pd.concat([_observed(run, epochs), _observed(run, run.ended)])
     about = about[(about["stage"] != "case") & ~about.index.duplicated()]
-    many = epochs.groupby(CASE).size()
-    records = []
+    many = epochs.groupby(CASE).size().rename("many").reset_index().drop(columns="basis")
+    records = list[dict[str, Any]]()
     for name, of in about.iterrows():
         read = sum(int(lines[name].notna().sum()) for lines in (epochs, run.ended) if name in lines)
-        why = reasons_of(run, str(name))
-        why = why[why["basis"] == "measured"]
-        lost = why.merge(many.rename("many").reset_index().drop(columns="basis"), how="left")
+        why = reasons_of(run, str(name)).query("basis == 'measured'")
+        lost = why.merge(many, how="left")
         whole = (lost["table"] == "epochs") & (lost["epoch"] < 0)
         absent = int(lost["many"].where(whole, 1).fillna(0).sum())
         if read + absent == 0:
             continue
+        state = "read"
+        if absent:
+            kind = (kind_of(why["reason"].iloc[0]) or "absent").replace("_", " ")
+            state = f"read in part, {kind}" if read else kind
         sources = dict.fromkeys(_SAMPLING.sub("", one) for one in _sources(run, str(name)))
-        records.append(
-            {
-                "metric": f"{of['stage']}.{of['metric']}",
-                "state": _state(absent, read + absent, list(why["reason"])),
-                "unit": of["unit"],
-                "read": read,
-                "absent": absent,
-                "source": "; ".join(sources),
-                "reason": "; ".join(dict.fromkeys(why["reason"])),
-            }
-        )
+        line = {"metric": f"{of['stage']}.{of['metric']}", "state": state, "unit": of["unit"]}
+        line |= {"read": read, "absent": absent, "source": "; ".join(sources)}
+        records.append(line | {"reason": "; ".join(dict.fromkeys(why["reason"]))})
     columns = [
-        Column("metric", "metric"),
-        Column("state", "state"),
-        Column("unit", "unit"),
+        *(Column(name, name) for name in ("metric", "state", "unit")),
         Column("read", "readings", "1"),
         Column("absent", "without", "1"),
         Column("source", "source"),
-        Column("reason", "why there is none, and the remedy"),
+        _WHY,
     ]
     frame = pd.DataFrame(records, columns=[column.field for column in columns])
-    return tabulate("meters", "What clocks, meters and checks read", columns, frame)
+    return Table("meters", "What clocks, meters and checks read", columns, frame)
 
 
 def calibration(run: Run) -> Table:
     """Tabulate the calibration of the GPU's sensors, including those that it does not trust."""
-    frame = run.calibration[["metric", "status", "value", "unit", "source", "reason"]]
     columns = [
         Column("metric", "metric"),
         Column("status", "status"),
         Column("value", "value", units="unit"),
         Column("unit", "unit in the CSV"),
         Column("source", "source"),
-        Column("reason", "why there is none, and the remedy"),
+        _WHY,
     ]
-    return tabulate("calibration", "Check of the GPU’s sensors before the run", columns, frame)
-
-
-def _state(absent: int, total: int, reasons: list[str]) -> str:
-    if not absent:
-        return "read"
-    kind = (kind_of(reasons[0]) or "absent").replace("_", " ")
-    return kind if absent == total else f"read in part, {kind}"
+    return Table(
+        "calibration", "Check of the GPU’s sensors before the run", columns, run.calibration
+    )
 
 
 def workloads(run: Run) -> Table:
     """Tabulate everything that determines an epoch's minibatches."""
-    frame = pd.DataFrame(
-        [
-            {
-                "workload": ident,
-                "name": run.names[ident],
-                **fields,
-                "fanouts": ", ".join(map(str, fields["fanouts"])),
-                "max_batches": fields.get("max_batches") or None,
-                "ranks": ranks_in_words(ranks_of(fields)),
-                "scaling": fields["scaling"] if ranks_of(fields) > 1 else None,
-            }
-            for ident, fields in run.plan["workloads"].items()
-        ]
-    )
+    lines = []
+    for ident, fields in run.plan["workloads"].items():
+        ranks = ranks_of(fields)
+        line = {**fields, "workload": ident, "name": run.names[ident]}
+        line |= {"fanouts": ", ".join(map(str, fields["fanouts"])), "ranks": ranks_in_words(ranks)}
+        line["max_batches"] = fields.get("max_batches") or None
+        lines.append({**line, "scaling": fields["scaling"] if ranks > 1 else None})
+    frame = pd.DataFrame(lines)
     columns = [
         Column("workload", "workload"),
         Column("name", "in titles"),
@@ -209,16 +179,16 @@ def workloads(run: Run) -> Table:
     ]
     if len(frame) and frame["scaling"].notna().any():
         columns += [Column("ranks", "ranks"), Column("scaling", "scaling")]
-    return tabulate("workloads", "Workloads of the plan", columns, frame)
+    return Table("workloads", "Workloads of the plan", columns, frame)
 
 
 def machine(run: Run) -> Table:
     """Tabulate ``env.json`` field by field."""
     gpus = dict(enumerate(run.env.get("gpus") or []))
-    flat = pd.json_normalize({**run.env, "gpus": gpus}, sep=" › ").T.astype(str).reset_index()
-    frame = flat.set_axis(["what", "value"], axis=1) if len(flat) else flat
-    columns = [Column("what", "what"), Column("value", "value")] if len(flat) else []
-    return tabulate("machine", "The machine in full", columns, frame, folded=True)
+    flat = pd.json_normalize({**run.env, "gpus": gpus}, sep=" › ").astype(str)
+    frame = pd.DataFrame({"what": flat.columns, "value": flat.iloc[0] if len(flat) else ""})
+    columns = [Column("what", "what"), Column("value", "value")]
+    return Table("machine", "The machine in full", columns, frame, folded=True)
 
 
 CHECKS = View(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -26,18 +27,11 @@ from gatherbench.bench.read.standings import table as standing_table
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.bench.show.charts import (
-    NO_BREAK,
-    Series,
-    bars,
-    drawn,
-    in_plan_order,
-    over_time,
-)
+from gatherbench.bench.show.charts import NO_BREAK, Series, bars, drawn, over_time
 from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.looks import EXCHANGE_COLOURS, STAGE_COLOURS, UNDECIDED, explained
 from gatherbench.bench.show.provenance import borrowed, cases_ended, modelled_for
-from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
+from gatherbench.bench.show.table import WHAT, Column, Table, in_plan_order, with_kind
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
 
@@ -65,62 +59,59 @@ def numbers(run: Run) -> Table:
     ]
     for name in ("best", "reference"):
         frame[f"mark_{name}"] = [UNDECIDED * (open_ is True) for open_ in frame[f"open_{name}"]]
-    over = [one.reference for one in standings(run) if one.best != one.reference]
-    both = sorted({in_words(*key[1:3]) for key in over if key is not None})
-    marks = [*frame["mark_best"], *frame["mark_reference"]]
-    return tabulate(
-        "numbers",
-        "Medians over repeats and epochs, with quartiles of the epoch; ratios of epochs with their"
-        f" 95 % intervals. Paths that are not separated share ranks.{explained(marks)}",
-        [
-            *WHAT,
-            Column("epoch", "epoch", "s", short="epoch", interval=True, brief=True),
-            Column("waiting", "waiting for features", "s", like="epoch", short="waiting"),
-            Column("link", "over the link" if run.has_gpu else "rows", "B/s",
-                   short="link" if run.has_gpu else "rows"),
-            Column("cores", "cores busy", "1", short="cores"),
-            *_of_the_gpu(frame),
-            Column("best", "over the CPU’s best gather", "×", mark="mark_best",
-                   short="over best gather", interval=True, greyed=True),
-            *([Column("reference", f"over {', '.join(both)}", "×", mark="mark_reference",
-                      short=f"over {'naive' if both == [NAIVE] else 'reference'}", interval=True,
-                      greyed=True)] if both else []),
-            Column("rank", "rank", short="rank"),
-            Column("repeats", "repeats", "1", mark="of"),
-            *([Column("other", "other work", "cores")] if frame["left_out"].any() else []),
-            *(Column(stage, stage.replace("_", "-"), "s", like="epoch")
-              for stage in ("train", *WITHIN_TRAIN) if frame[stage].notna().any()),
-            Column("cpu", "core-seconds", "s"),
-            Column("rate", "payload over fetch", "B/s"),
-        ],
-        frame,
-    )  # fmt: skip
-
-
-def _of_the_gpu(frame: pd.DataFrame) -> list[Column]:
-    columns = [
+    others = [one.reference for one in standings(run) if one.best != one.reference]
+    over = sorted({in_words(*key[1:3]) for key in others if key is not None})
+    of_gpu = [
         Column("watts", "power of the GPU", "W", short="GPU power"),
         Column("joules", "energy of the GPU above idle, an epoch", "J", short="net energy"),
     ]
-    return [column for column in columns if frame[column.field].notna().any()]
+    link, ratio = "link" if run.has_gpu else "rows", partial(Column, interval=True, greyed=True)
+    columns = [
+        *WHAT,
+        Column("epoch", "epoch", "s", short="epoch", interval=True, brief=True),
+        Column("waiting", "waiting for features", "s", like="epoch", short="waiting"),
+        Column("link", "over the link" if run.has_gpu else "rows", "B/s", short=link),
+        Column("cores", "cores busy", "1", short="cores"),
+        *(column for column in of_gpu if frame[column.field].notna().any()),
+        ratio("best", "over the CPU’s best gather", "×", mark="mark_best",
+              short="over best gather"),
+        ratio("reference", f"over {', '.join(over)}", "×", mark="mark_reference",
+              short=f"over {'naive' if over == [NAIVE] else 'reference'}"),
+        Column("rank", "rank", short="rank"),
+        Column("repeats", "repeats", "1", mark="of"),
+        Column("other", "other work", "cores"),
+        *(Column(stage, stage.replace("_", "-"), "s", like="epoch")
+          for stage in ("train", *WITHIN_TRAIN) if frame[stage].notna().any()),
+        Column("cpu", "core-seconds", "s"),
+        Column("rate", "payload over fetch", "B/s"),
+    ]  # fmt: skip
+    absent = {"reference": not over, "other": not frame["left_out"].any()}
+    marks = [*frame["mark_best"], *frame["mark_reference"]]
+    return Table(
+        "numbers",
+        "Medians over repeats and epochs, with quartiles of the epoch; ratios of epochs with their"
+        f" 95 % intervals. Paths that are not separated share ranks.{explained(marks)}",
+        [column for column in columns if not absent.get(column.field)],
+        frame,
+    )
 
 
 def predictions(run: Run) -> Table:
     """Make a line per series whose epochs were predicted."""
-    return tabulate(
+    machines, over = ", ".join(modelled_for(run)), in_words(*baseline(run))
+    return Table(
         "predictions",
-        f"Epochs predicted for {', '.join(modelled_for(run))}, not measured, and ratios over"
-        f" {in_words(*baseline(run))}",
+        f"Epochs predicted for {machines}, not measured, and ratios over {over}",
         [
             *WHAT,
             Column("median", "epoch", "s", short="epoch"),
             Column("fetch", "fetch", "s", like="median", short="fetch"),
             Column("train", "train", "s", like="median", short="train"),
-            Column("speedup", "speed-up", "×", short="speed-up"),
+            Column("speedup", f"speed-up over {over}", "×", short=f"speed-up over\n{over}"),
         ],
         in_plan_order(run, modelled.predictions(run)),
-        title=f"Predicted for {', '.join(modelled_for(run))}, not measured",
-        note="The model does not rank paths that differ by less than a factor of"
+        f"Predicted for {machines}, not measured",
+        "The model does not rank paths that differ by less than a factor of"
         f" {_model_error(run):.2f}: its own error may be as large.",
     )
 
@@ -145,22 +136,19 @@ def epoch_breakdown(run: Run) -> Chart:
     stages = stage_breakdown(run)
     exchange = list(WITHIN_TRAIN) if stages[list(WITHIN_TRAIN)].any(axis=None) else []
     stages["train"] = (stages["train"] - stages[exchange].sum(axis=1)).clip(lower=0)
-    legend = {stage: (stage, colour) for stage, colour in STAGE_COLOURS.items()}
-    other = {"other": legend.pop("other")}
     limit = limits(run, stages)
     remarks = [
         "Medians of each stage, and of what an epoch’s stages leave of it (“other”); the number and"
-        " the whisker are the whole epoch’s median and quartiles. Medians need not add up to it"
+        " the whisker are the whole epoch’s median and quartiles. Medians need not add up to it."
     ]
     if run.has_gpu:
-        remarks[0] += (
-            ", nor do a GPU’s stages, which can overlap: “sample”, on the host, is cut to the time"
-            " that the others leave"
+        remarks.append(
+            "A GPU’s stages can overlap: “sample”, on the host, is cut to the time that the others"
+            " leave."
         )
         room = stages["median"] - stages["fetch"] - stages["train"] - stages[exchange].sum(axis=1)
         within = stages["sample"].clip(upper=room.clip(lower=0))
         stages["sample"] = stages["sample"].where(stages["backend"] != "cuda", within)
-    remarks[0] += "."
     remarks.append(
         "“fetch” is the time that the loop waited for rows: a strategy that fetches ahead shows"
         " what it could not hide."
@@ -176,6 +164,8 @@ def epoch_breakdown(run: Run) -> Chart:
         )
     if limit:
         remarks.append("Dotted line: the epoch of a path that fetches nothing.")
+    legend = {stage: (stage, colour) for stage, colour in STAGE_COLOURS.items()}
+    other = {"other": legend.pop("other")}
     return bars(
         run,
         stages,
@@ -212,8 +202,8 @@ def accuracy_over_time(run: Run) -> Chart | None:
     """Draw the accuracy of each series' model over the time of its measured epochs."""
     if not run.plan["measure"].get("eval_every_epoch"):
         return None
-    table, groups = scores_over_time(run), run.alike(sampler="")
-    families = {one: members for _, members in groups for one in members}
+    table = scores_over_time(run)
+    families = {one: members for _, members in run.alike(sampler="") for one in members}
     lines: dict[Series, dict[str, Any]] = {}
     for key, mine in table.groupby(SERIES[:3]):
         workload, strategy, variant = map(str, key)
@@ -251,10 +241,7 @@ EPOCHS = View(
     "How fast",
     frame=lambda run: [numbers(run), *([predictions(run)] if modelled_for(run) else [])],
     figure=lambda run: drawn(
-        run,
-        speedup=speedup,
-        epoch_breakdown=epoch_breakdown,
-        accuracy_over_time=accuracy_over_time,
+        run, speedup=speedup, epoch_breakdown=epoch_breakdown, accuracy_over_time=accuracy_over_time
     ),
     note=lambda run: "" if cases_ended(run)["ok"] else "No epoch was measured.",
 )

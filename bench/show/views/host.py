@@ -13,7 +13,7 @@ import pandas as pd
 from gatherbench.bench.read.derive import issue_shares, of_paths, sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, span
-from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
+from gatherbench.bench.show.table import WHAT, Column, Table, with_kind
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
 
@@ -42,29 +42,29 @@ def _gathered(run: Run) -> Table:
         Column("loop", "in the loop", "B/s", short="in the loop"),
         Column("share", "in the loop over alone", "share", short="share"),
     ]
-    return tabulate(
+    return Table(
         "gather",
         "What the CPU gathers a second",
         [*WHAT, *columns],
         with_kind(gather_rates(run)),
-        title="The CPU's gather, alone and in the loop",
-        note="Medians over repeats, in the loop over epochs, too. Alone: random rows on as many"
+        "The CPU's gather, alone and in the loop",
+        "Medians over repeats, in the loop over epochs, too. Alone: random rows on as many"
         " threads. On one core, or of minibatches too small to share, it is not tried.",
     )
 
 
-def _held_up(run: Run) -> list[str]:
+def _held_up(run: Run) -> str:
     """Describe the gathers that are slower in the loop, with their share of the rate alone."""
     frame = gather_rates(run)
     held = frame[frame["held_up"]]
     if held.empty:
-        return []
-    names = [in_words(*pair) for pair in zip(held["strategy"], held["variant"], strict=True)]
-    return [
-        f"Slower inside the training loop: {listed(list(dict.fromkeys(names)))}, at"
+        return ""
+    names = [*dict.fromkeys(map(in_words, held["strategy"], held["variant"]))]
+    return (
+        f"Slower inside the training loop: {listed(names)}, at"
         f" {span(held['share'].min(), held['share'].max(), 'share')} of the rate alone; sampling"
         " and training share cores and memory."
-    ]
+    )
 
 
 def _issued(run: Run) -> Table:
@@ -78,27 +78,27 @@ def _issued(run: Run) -> Table:
     ]
     if frame["draw"].isna().all():
         del columns[0]
-    return tabulate(
+    return Table(
         "issue",
         "What the host needed of an epoch to issue it: medians over repeats and epochs",
         [*WHAT, *columns],
         with_kind(frame),
-        title="Issued by the host",
-        note="Shares of the epoch, by the clock of the thread that trains. If a path gathers on the"
+        "Issued by the host",
+        "Shares of the epoch, by the clock of the thread that trains. If a path gathers on the"
         " CPU, its fetch includes that gather. Where little is left to the GPU, the GPU waited.",
     )
 
 
 GATHER = View(
-    name="gather",
-    title="The CPU's gather",
-    applies=lambda run: not gather_rates(run).empty,
-    frame=lambda run: [_gathered(run)],
-    note=lambda run: "\n".join(_held_up(run)),
+    "gather",
+    "The CPU's gather",
+    lambda run: not gather_rates(run).empty,
+    _gathered,
+    note=_held_up,
 )
 ISSUE = View(
-    name="issue",
-    title="Issued by the host",
-    applies=lambda run: bool(run.measured["host_issue_train_s"].notna().any()),
-    frame=lambda run: [_issued(run)],
+    "issue",
+    "Issued by the host",
+    lambda run: bool(run.measured["host_issue_train_s"].notna().any()),
+    _issued,
 )

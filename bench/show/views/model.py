@@ -6,16 +6,18 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from gatherbench.bench.model.graph import BATCHES, Shape
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import ROOFS, against_measured, roofline, roofs
+from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.derive import problems, unpredicted
 from gatherbench.bench.read.noise import modelled_from_noisy
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import short
+from gatherbench.bench.read.units import quantity, short
 from gatherbench.bench.show.charts import drawn
 from gatherbench.bench.show.drawing import Chart
-from gatherbench.bench.show.table import WHAT, Column, Table, tabulate, with_kind
+from gatherbench.bench.show.table import WHAT, Column, Table, with_kind
 from gatherbench.bench.show.terminal import struck
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
@@ -29,26 +31,27 @@ OVER = {
 
 def _known(run: Run) -> tuple[LinkProfile | None, pd.DataFrame, str]:
     """Return the run's profile, its roofline, and otherwise the reason and remedy."""
-    empty = pd.DataFrame()
+    empty, own = (
+        pd.DataFrame(),
+        "`gatherbench probe --profile calibration` measures this machine’s; ",
+    )
     try:
         profile = profile_of(run)
     except ProfileError as error:
         return None, empty, f"No roofline: {error}."
     if profile is None:
-        own = (
-            "`gatherbench probe --profile calibration` measures this machine’s; "
-            if run.has_gpu
-            else ""
-        )
         return None, empty, (
             "No roofline: this run has no link profile, which holds the roofs. "
-            f"{own}`gatherbench predict RUN --profile NAME` takes any of"
+            f"{own * run.has_gpu}`gatherbench predict RUN --profile NAME` takes any of"
             " `gatherbench list profiles`."
         )  # fmt: skip
     table = roofline(run, profile)
-    if table["rate"].isna().all():
-        return profile, empty, _unknown(table, profile)
-    return profile, table, ""
+    if table["rate"].notna().any():
+        return profile, table, ""
+    bounds = ", ".join(sorted(set(table["bound"])))
+    why = f" The model says of the epochs: {bounds}." if bounds else ""
+    none = f"No roofline: nothing of this run is known to cross the link of {profile.name}.{why}"
+    return profile, empty, none
 
 
 def roofline_chart(run: Run) -> Chart | None:
@@ -89,17 +92,8 @@ def roofline_chart(run: Run) -> Chart | None:
     return Chart("Use of the link", frame, "rows over the link", "B/s", reading, marks=marks, at=at)
 
 
-def _unknown(table: pd.DataFrame, profile: LinkProfile) -> str:
-    bounds = ", ".join(sorted(set(table["bound"])))
-    why = f" The model says of the epochs: {bounds}." if bounds else ""
-    return f"No roofline: nothing of this run is known to cross the link of {profile.name}.{why}"
-
-
 def roofline_table(profile: LinkProfile, table: pd.DataFrame) -> Table:
-    """Make a line per series and basis: its rate over the link, and its share of each roof.
-
-    A terminal shows modelled lines only for series without a measurement.
-    """
+    """Make a line per series and basis: its rate over the link, and its share of each roof."""
     basis = table["kind"].replace("modelled", "predicted")
     hidden = ["*" * (over == "epoch") for over in table["over"]]
     disk = Column("of_disk", "of the disk", "share", short="disk")
@@ -114,14 +108,13 @@ def roofline_table(profile: LinkProfile, table: pd.DataFrame) -> Table:
         Column("fetch_bound", "fetch bound by", short="fetch bound by"),
         Column("bound", "epoch bound by", short="epoch bound by"),
     ]
-    caption = f"Bytes of rows per second as a share of the roofs of {short(profile.name)}"
-    return tabulate(
+    return Table(
         "roofline",
-        caption,
+        f"Bytes of rows per second as a share of the roofs of {short(profile.name)}",
         columns,
         with_kind(table.assign(backend="cuda", basis=basis, hidden=hidden)),
-        title=f"Roofline for {short(profile.name)}",
-        note="Rate: bytes of rows over the link, divided by the time that the loop waits for them"
+        f"Roofline for {short(profile.name)}",
+        "Rate: bytes of rows over the link, divided by the time that the loop waits for them"
         " (*: by the epoch, as training hides the fetches). The next columns compare it with three"
         " limits of the link; a path may exceed one that does not apply to it. Disk: the least"
         " share of that time that the disk needs.",
@@ -136,42 +129,74 @@ def model_errors(run: Run) -> Table | None:
     table = against_measured(run, profile)
     if table["modelled_s"].isna().all():
         return None
-    names = {"measured_s": "measured", "modelled_s": "modelled"}
     limit = Column("limit_error", "ratio over no_fetch off by", "share", short="ratio")
     columns = [
         *WHAT[:3],
-        Column("measured", "epoch, measured", "s", short="measured"),
-        Column("modelled", "modelled", "s", short="modelled", like="measured"),
+        Column("measured_s", "epoch, measured", "s", short="measured"),
+        Column("modelled_s", "modelled", "s", short="modelled", like="measured_s"),
         Column("error", "off by", "share", short="off by"),
         *([limit] if table["limit_error"].notna().any() else []),
         Column("bound", "epoch bound by"),
     ]
-    caption = f"Measured epochs, and those of the link model for {short(profile.name)}"
-    return tabulate(
+    return Table(
         "model-errors",
-        caption,
+        f"Measured epochs, and those of the link model for {short(profile.name)}",
         columns,
-        table.rename(columns=names),
-        title=f"Epochs, and how far the model for {short(profile.name)} is off",
-        note="Positive: the model expects a longer epoch, or a larger ratio over no_fetch (ratio),"
+        table,
+        f"Epochs, and how far the model for {short(profile.name)} is off",
+        "Positive: the model expects a longer epoch, or a larger ratio over no_fetch (ratio),"
         " than was measured. This is the model’s error only if the profile is this machine’s own.",
     )
 
 
+def graph_table(frame: pd.DataFrame, shape: Shape, profile: LinkProfile) -> Table:
+    """Make a table of a graph's paths, the fastest first, with numbered notes.
+
+    Args:
+        frame: from :func:`gatherbench.bench.model.graph.predict_graph`.
+    """
+    workload = Workload(shape.name)
+    title = (
+        f"Predicted for {profile.name}, not measured: {BATCHES} minibatches of"
+        f" {workload.batch_size} seeds, fan-out {', '.join(map(str, workload.fanouts))}, GraphSAGE;"
+        f" {quantity(shape.nodes * shape.row_bytes, 'B')} of rows of {shape.row_bytes} B"
+    )
+    ordered = frame.sort_values("epoch_s", kind="stable", ignore_index=True)
+    notes = [*dict.fromkeys(note for notes in ordered["notes"] for note in notes)]
+    numbers = [", ".join(str(notes.index(n) + 1) for n in of) for of in ordered["notes"]]
+    columns = [
+        *WHAT[:3],
+        Column("epoch_s", "epoch", units="s", short="epoch"),
+        Column("bound", "bound by", short="bound by"),
+        Column("gpu_bytes", "GPU memory", units="B", short="GPU memory"),
+        Column("host_bytes", "host memory", units="B", short="host memory"),
+        Column("fits", "fits", short="fits"),
+        Column("notes", "notes", short="notes"),
+    ]
+    below = (
+        "Extrapolated: minibatches follow the law of hashed graphs instead of this graph's edges."
+        " Memory counts rows and buffers, without training. –: unknown."
+    )
+    numbered = [f"{number}  {note}" for number, note in enumerate(notes, 1)]
+    lines = ordered.assign(workload=title, notes=numbers, s="s", B="B")
+    return Table("graph", title, columns, lines, note="\n".join([below, *numbered]))
+
+
 def _tables(run: Run) -> list[Table]:
     profile, table, _ = _known(run)
-    if profile is None:
-        return []
-    found = [] if table.empty else [roofline_table(profile, table)]
-    errors = model_errors(run)
-    return [*found, errors] if errors else found
+    known = profile is not None and not table.empty
+    tables = (roofline_table(profile, table) if profile and known else None, model_errors(run))
+    return [table for table in tables if table is not None]
 
 
-# ---- notes ----
+def _notes(run: Run) -> Iterator[str]:
+    """Say what is missing, and what modelled epochs take from the run's own machine.
 
-
-def _rests_on(run: Run) -> Iterator[str]:
-    """Describe what modelled epochs take from the run's own machine, in a sentence each."""
+    Each reason why an epoch could not be modelled stands once, with its cases. Failed cases are
+    omitted: they have their own reasons.
+    """
+    if absent := _known(run)[2]:
+        yield absent
     if run.predicted["borrowed"].notna().any():
         lent = modelled_from_noisy(run)
         noisy = ", while other work ran throughout, so no ratio is given" * bool(lent)
@@ -181,26 +206,12 @@ def _rests_on(run: Run) -> Iterator[str]:
             f"Drawing minibatches takes the time that was measured on {run.machine}{noisy}:"
             f" {low if low == high else f'{low} to {high}'} of these epochs."
         )
-
-
-def _unpredicted(run: Run) -> Iterator[str]:
-    """Give each reason why an epoch could not be modelled once, with its cases.
-
-    Failed cases are omitted: they have their own reasons.
-    """
-    rows, known = unpredicted(run), problems(run)
-    repeated = rows["reason"].map(lambda reason: any(why in reason for why in known["reason"]))
-    for (machine, reason), group in rows[~repeated.astype(bool)].groupby(
-        ["machine", "reason"], sort=False
-    ):
-        on = group["workload"].map(run.names)
-        cases = zip(map(in_words, group["strategy"], group["variant"]), on, strict=True)
+    rows, known = unpredicted(run), set(problems(run)["reason"])
+    repeated = rows["reason"].map(lambda reason: any(why in reason for why in known)).astype(bool)
+    for (machine, reason), group in rows[~repeated].groupby(["machine", "reason"], sort=False):
+        paths = map(in_words, group["strategy"], group["variant"])
+        cases = zip(paths, group["workload"].map(run.names), strict=True)
         yield f"not modelled for {machine}: {struck(cases, run.names.values())}: {reason}"
-
-
-def _notes(run: Run) -> list[str]:
-    absent = _known(run)[2]
-    return [*([absent] if absent else []), *_rests_on(run), *_unpredicted(run)]
 
 
 MODEL = View(

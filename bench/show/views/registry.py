@@ -57,24 +57,10 @@ def views_of(run: Run, draw: bool = True) -> list[Shown]:
 
 def to_json(run: Run) -> str:
     """Return a run's answer and the tables of its views as JSON, in SI base units."""
-    found = views_of(run, draw=False)
-    views = [
-        {
-            "name": view.name,
-            "title": view.title,
-            "failed": view.failed or None,
-            "notes": list(view.notes),
-            "tables": [
-                {
-                    "name": table.ident,
-                    "caption": table.caption,
-                    "lines": table.data().to_dict("records"),
-                }
-                for table in view.tables
-            ],
-        }
-        for view in found
-    ]
-    fields = {"answer": [one.fields() for one in answers(run)], "cautions": cautions(run)}
-    content = {"run": run.run_id, **fields, "views": views}
+    content = {
+        "run": run.run_id,
+        "answer": [answer.fields() for answer in answers(run)],
+        "cautions": cautions(run),
+        "views": [view.fields() for view in views_of(run, draw=False)],
+    }
     return json.dumps(content, indent=2, ensure_ascii=False)

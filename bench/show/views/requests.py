@@ -9,41 +9,42 @@ from gatherbench.bench.meters.pcie import DIRECTIONS
 from gatherbench.bench.read.gpu import copied_ratio, link_bytes, link_rate, requests_declared
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity
-from gatherbench.bench.show.charts import Points, drawn, in_plan_order, polled
+from gatherbench.bench.show.charts import Points, drawn, polled
 from gatherbench.bench.show.drawing import Chart
-from gatherbench.bench.show.table import WHAT, Column, Table, tabulate
+from gatherbench.bench.show.table import WHAT, Column, Table, in_plan_order
 from gatherbench.bench.show.view import View
 
 #: Metrics of the stage ``fetch`` that a case declares for its path, and their names for readers.
 _DECLARED = {
-    "cpu_read": ("CPU reads", "B"),
-    "cpu_write": ("CPU writes", "B"),
-    "copy_engine": ("copy engine", "B"),
-    "gpu_link_read": ("GPU reads over the link", "B"),
-    "gpu_table": ("part of the table on the GPU", "B"),
+    "cpu_read": "CPU reads",
+    "cpu_write": "CPU writes",
+    "copy_engine": "copy engine",
+    "gpu_link_read": "GPU reads over the link",
+    "gpu_table": "part of the table on the GPU",
 }
-_FOUND = {"declared": "rows found on the device", "counted": "the same, as counted in epochs"}
 
 
 def data_path(run: Run) -> Table:
     """Tabulate what each strategy moves in an epoch, by its own declaration."""
-    said, counted = run.declared_medians, run.medians["counted_on_device"].droplevel("basis")
-    counted = counted.reindex(said.index)
-    frame = said.assign(counted=counted, basis="declared").reset_index()
-    frame = frame.rename(columns={"declared_on_device": "declared"})
-    sizes = requests_declared(frame)
-    names = {f"declared_{name}_bytes": told for name, told in _DECLARED.items()}
-    names |= {column: (f"requests of {n} B", "1") for n, column in sizes.items()}
-    short = {name: name.removeprefix("declared_").removesuffix("_bytes") for name in names}
-    short |= {column: f"gpu_requests_{n}_bytes" for n, column in sizes.items()}
-    columns = [Column(short[name], *names[name]) for name in names if frame[name].notna().any()]
-    frame = frame.rename(columns=short)
-    columns += [Column(f, label, "share") for f, label in _FOUND.items() if frame[f].any()]
+    declared = run.declared_medians
+    counted = run.medians["counted_on_device"].droplevel("basis").reindex(declared.index)
+    sizes = requests_declared(declared)
+    names = {f"declared_{name}_bytes": name for name in _DECLARED}
+    names |= {column: f"gpu_requests_{n}_bytes" for n, column in sizes.items()}
+    names["declared_on_device"] = "declared"
+    frame = declared.assign(counted=counted, basis="declared").reset_index().rename(columns=names)
+    columns = [
+        *(Column(name, label, "B") for name, label in _DECLARED.items()),
+        *(Column(names[column], f"requests of {n} B", "1") for n, column in sizes.items()),
+    ]
+    columns = [column for column in columns if frame[column.field].notna().any()]
+    found = {"declared": "rows found on the device", "counted": "the same, as counted in epochs"}
+    columns += [Column(f, label, "share") for f, label in found.items() if frame[f].any()]
     caption = (
         "Bytes and link requests of an epoch, computed from ids and data path, not measured"
         + " (but for what is counted)" * bool(counted.notna().any())
     )
-    return tabulate("path", caption, [*WHAT, *columns], in_plan_order(run, frame))
+    return Table("path", caption, [*WHAT, *columns], in_plan_order(run, frame))
 
 
 def link_traffic(run: Run) -> Table:
@@ -62,19 +63,17 @@ def link_traffic(run: Run) -> Table:
     if run.drawn == "uva":
         caption += ". Measured bytes include reads of the graph, which are not counted"
     copied = copied_ratio(run)
-    headers = ""
-    if copied:
-        headers = (
-            f", which counted {copied:.3f} B for each byte copied: what is above 1 are headers"
-        )
+    counted = (
+        f", which counted {copied or 1:.3f} B for each byte copied: what is above 1 are headers"
+    )
     note = (
-        f"Measured by the counter that the run’s calibration trusts{headers}."
+        f"Measured by the counter that the run’s calibration trusts{counted * bool(copied)}."
         " Counted: whole sectors of 32 B that are read, 20 B of header for each, and copies, ids"
         " among them, at what the calibration saw them cost. Edges that are copied for training are"
         " measured and not counted; with sampling on the GPU there are none. Managed memory moves"
         " pages, whatever its reads."
     )
-    return tabulate("link-traffic", caption, columns, link_bytes(run), note=note)
+    return Table("link-traffic", caption, columns, link_bytes(run), note=note)
 
 
 def pcie_over_time(run: Run) -> Chart | None:
@@ -94,18 +93,16 @@ def pcie_over_time(run: Run) -> Chart | None:
             f" The scale ends at the link’s raw rate, {quantity(raw, 'B/s')} or at the"
             " peak where that is less than a tenth of it."
         )
+    colours = zip(DIRECTIONS, ("blue", "orange"), strict=True)
     return polled(
         run,
         _rates,
+        {f"pcie_{way}": (way.replace("_", " "), colour) for way, colour in colours},
+        "B/s",
         title="Traffic over the link during an epoch",
         reading=reading,
         quantity="rate",
-        unit="B/s",
         roof=raw,
-        legend={
-            f"pcie_{way}": (way.replace("_", " "), colour)
-            for way, colour in zip(DIRECTIONS, ("blue", "orange"), strict=True)
-        },
     )
 
 

@@ -13,6 +13,20 @@ from gatherbench.bench.show.charts import bars, drawn, polled
 from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.view import View
 
+_IDLE = {
+    "idle": ("drawn by the idle GPU in that time", "grey"),
+    "above idle": ("above idle", "vermilion"),
+    "not split": ("idle part not measured", "sky"),
+}
+_THREADS = {
+    "main": ("main thread (the loop)", "blue"),
+    "gather": ("gather", "vermilion"),
+    "sampler": ("sampler", "sky"),
+    "torch": ("torch’s own", "green"),
+    "rest": ("other", "grey"),
+    "unused": ("not used", "pale"),
+}
+
 
 def gpu_energy_per_epoch(run: Run) -> Chart:
     """Draw joules of the GPU in an epoch, with the part of an idle GPU.
@@ -20,33 +34,18 @@ def gpu_energy_per_epoch(run: Run) -> Chart:
     A faster strategy saves part of the idle energy too, because the epoch is shorter; the part
     above idle is that of the work. Host and processors are excluded.
     """
-    return _of_the_gpu(
-        run,
-        gpu_energy(run),
-        unit="J",
-        title="Energy of the GPU per epoch",
-        quantity="energy per epoch",
-    )
+    words = {"title": "Energy of the GPU per epoch", "quantity": "energy per epoch"}
+    return _of_the_gpu(run, gpu_energy(run), unit="J", **words)
 
 
 def gpu_mean_power(run: Run) -> Chart:
     """Draw the mean watts of the GPU over an epoch."""
-    return _of_the_gpu(
-        run,
-        gpu_power(run),
-        unit="W",
-        title="Mean power of the GPU",
-        quantity="mean power over an epoch",
-    )
+    words = {"title": "Mean power of the GPU", "quantity": "mean power over an epoch"}
+    return _of_the_gpu(run, gpu_power(run), unit="W", **words)
 
 
-def _of_the_gpu(run: Run, values: pd.DataFrame, **said: Any) -> Chart:
+def _of_the_gpu(run: Run, values: pd.DataFrame, **words: Any) -> Chart:
     idle = idle_power_w(run)
-    legend = {
-        "idle": ("drawn by the idle GPU in that time", "grey"),
-        "above idle": ("above idle", "vermilion"),
-        "not split": ("idle part not measured", "sky"),
-    }
     why = reasons_of(run, "energy_gpu_energy_j", "gpu_energy_j")["reason"]
     return bars(
         run,
@@ -54,10 +53,10 @@ def _of_the_gpu(run: Run, values: pd.DataFrame, **said: Any) -> Chart:
         reading="The GPU alone, by its energy counter over windows of whole epochs, 10 s and more. "
         f"Idle power, with a process on the GPU: {'unknown' if idle is None else f'{idle:.0f} W'}. "
         "Medians of repeats; whiskers: quartiles.",
-        legend={name: look for name, look in legend.items() if (values[name] > 0).any()},
+        legend={name: look for name, look in _IDLE.items() if (values[name] > 0).any()},
         absent=str(why.iloc[0]) if len(why) else "no energy of the GPU was read",
         predicted=False,
-        **said,
+        **words,
     )
 
 
@@ -66,26 +65,13 @@ def power_over_time(run: Run) -> Chart:
     return polled(
         run,
         lambda readings: list(zip(readings["time_s"], readings["value"], strict=True)),
-        unit="W",
+        {"gpu_power": ("power", "vermilion")},
+        "W",
         title="Power of the GPU during an epoch",
         reading="Power that the driver reports at an instant. The first polled epoch of each"
         " series.",
         quantity="power",
-        legend={"gpu_power": ("power", "vermilion")},
     )
-
-
-ENERGY = View(
-    "energy",
-    "Energy and power of the GPU",
-    lambda run: run.has_gpu,
-    figure=lambda run: drawn(
-        run,
-        gpu_energy=gpu_energy_per_epoch,
-        gpu_power=gpu_mean_power,
-        power_over_time=power_over_time,
-    ),
-)
 
 
 def cpu_core_seconds(run: Run) -> Chart:
@@ -117,20 +103,20 @@ def cpu_by_thread(run: Run) -> Chart:
         "whiskers: median and quartiles of what was used. Threads of torch that spin while they "
         "wait for work count as busy.",
         quantity="processor time per epoch",
-        legend={
-            "main": ("main thread (the loop)", "blue"),
-            "gather": ("gather", "vermilion"),
-            "sampler": ("sampler", "sky"),
-            "torch": ("torch’s own", "green"),
-            "rest": ("other", "grey"),
-            "unused": ("not used", "pale"),
-        },
+        legend=_THREADS,
         absent="threads were not metered",
         predicted=False,
         suffix=" used",
     )
 
 
+_GPU = {"gpu_energy": gpu_energy_per_epoch, "gpu_power": gpu_mean_power}
+ENERGY = View(
+    "energy",
+    "Energy and power of the GPU",
+    lambda run: run.has_gpu,
+    figure=lambda run: drawn(run, **_GPU, power_over_time=power_over_time),
+)
 PROCESSOR = View(
     "processor",
     "Processor",

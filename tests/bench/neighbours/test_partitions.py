@@ -15,7 +15,7 @@ from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.bench.show.drawing import draw
-from gatherbench.bench.show.report.page import render_report
+from gatherbench.bench.show.page import render_report
 from gatherbench.datasets.store import open_dataset
 
 from ..printed import charts_of

@@ -181,7 +181,7 @@ def test_modelled_times_are_compared_exactly(make_run):
 
     edit(pair[1], profile)
     said = shown(compared((pair[0], make_run("20261123-c-3"))), pair)
-    assert "MISSING epoch, unified_zero_copy registered: no modelled epoch in B" in said
+    assert "MISSING epoch, unified_zero_copy (registered): no modelled epoch in B" in said
     other = line(compared(pair), "registered", basis="predicted")
     assert other["verdict"] == "AMBIGUOUS"
     assert "another-profile in B" in other["reason"]
@@ -221,10 +221,10 @@ def test_declared_bytes_and_requests_are_compared_exactly(pair):
     assert (requests["base"], requests["new"], requests["verdict"]) == (100, 110, "SLOW")
     assert line(table, "registered", "gpu_link_read", "declared")["verdict"] == "SAME"
     assert exit_status(table) == 0
-    assert "unified_zero_copy registered link_requests: 100 in A, 110 in B" in shown(table, pair)
+    assert "unified_zero_copy (registered) link_requests: 100 in A, 110 in B" in shown(table, pair)
     assert exit_status(compared(pair, metrics=["link_requests"]), ["link_requests"]) == 1
     edit(pair[1], keep=lambda row: not row["metric"].startswith("gpu_requests"))
-    assert "unified_zero_copy registered link_requests: no link_requests in B" in shown(
+    assert "unified_zero_copy (registered) link_requests: no link_requests in B" in shown(
         compared(pair), pair
     )
 
@@ -253,7 +253,7 @@ def test_what_one_run_lacks_is_listed(make_run):
     assert line(table, "naive")["verdict"] in ("SAME", "AMBIGUOUS")
     assert exit_status(table) == 1
     said = shown(table, (base, new))
-    assert "FAILED epoch, cpu_gather pinned: failed in B: CUDA out of memory" in said
+    assert "FAILED epoch, cpu_gather (pinned): failed in B: CUDA out of memory" in said
     # Had it failed before as well, that would be nothing new.
     assert exit_status(compared((new, new))) == 0
 
@@ -273,11 +273,14 @@ def test_a_reason_names_the_workload_where_it_does_not_hold_for_all(make_run):
     kept = [c for c in cases if (c["workload"], c["variant"]) != ("one", "pinned")]
     change_json(pair[1] / "plan.json", cases=kept)
     said = shown(compared(pair), pair)
-    assert "MISSING epoch, cpu_gather pinned on one: not in B's plan" in said
+    name = load_run(pair[0]).names["one"]
+    assert f"MISSING epoch, cpu_gather (pinned) on {name}: not in B's plan" in " ".join(
+        said.split()
+    )
     change_json(pair[1] / "plan.json", cases=[c for c in cases if c["variant"] != "pinned"])
     edit(pair[1], keep=lambda row: row["variant"] != "pinned")
     said = shown(compared(pair), pair)
-    assert "MISSING epoch, cpu_gather pinned: not in B's plan" in said
+    assert "MISSING epoch, cpu_gather (pinned): not in B's plan" in said
 
 
 def test_what_is_compared_are_typical_epochs(make_run):
@@ -496,7 +499,7 @@ def test_the_table_fits_120_columns_and_says_it_all(pair):
     said = shown(table, pair)
     assert max(map(len, said.splitlines())) <= 120
     assert "…" not in said
-    assert "SLOW epoch, cpu_gather naive: the whole interval is worse by more than 5%" in said
+    assert "SLOW epoch, cpu_gather (naive): the whole interval is worse by more than 5%" in said
     assert re.search(r"(1\.9\d|2\.0\d)\s!", said)
     assert said.rstrip().endswith("epoch: measured 1 SLOW, 2 SAME")
 

@@ -43,7 +43,7 @@ def test_what_was_issued_is_a_share_of_the_epoch(run_of):
         more=issued(0.505, 0.101, 0.0505),
     )
     assert ISSUE.applies(run)
-    (table,) = ISSUE.frame(run)
+    table = ISSUE.frame(run)
     assert len(table.lines) == 2
     shares = issue_shares(run).set_index("strategy")
     of_path = shares.loc["aligned_zero_copy", ["wait", "train", "fetch", "left"]]
@@ -78,7 +78,7 @@ def test_what_the_training_thread_takes_to_begin_draws_is_issued_too(run_of, wai
     assert shares["wait"] == pytest.approx(waited / 1.01)
     assert shares["issued"] == pytest.approx((0.5 + 0.2 - waited) / 1.01)
     assert shares["bound"] == bound
-    (table,) = ISSUE.frame(run)
+    table = ISSUE.frame(run)
     assert "draw" in [column.field for column in table.columns]
 
 

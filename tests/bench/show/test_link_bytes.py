@@ -11,7 +11,7 @@ import pytest
 
 from gatherbench.bench.read.gpu import copied_ratio, link_bytes
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.report.page import render_report
+from gatherbench.bench.show.page import render_report
 from gatherbench.bench.show.views.requests import link_traffic
 
 from .gpu_rows import add_rows, declare_path, measure_link

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.read.tables import Run, load_run
-from gatherbench.bench.show.report.page import render_report
+from gatherbench.bench.show.page import render_report
 from gatherbench.bench.show.run import render, render_all
-from gatherbench.bench.show.table import Column, table_of, tabulate
+from gatherbench.bench.show.table import Column, Table, table_of
 from gatherbench.bench.show.terminal import in_terminal
 from gatherbench.bench.show.view import View, shown
 from gatherbench.bench.show.views import registry
@@ -135,7 +135,7 @@ def test_a_terminal_has_intervals_in_brackets():
         why=["", "nobody knows"],
         bytes=[1e9, 2e9],
     )
-    table = tabulate(
+    table = Table(
         "t",
         "caption",
         [
@@ -168,10 +168,10 @@ def test_one_repeat_has_no_ends_and_what_is_not_known_no_brackets():
     nan = float("nan")
     frame = lines(x=[2.0, nan], x_low=[nan, nan], x_high=[nan, nan])
     column = Column("x", "x", "s", short="x", interval=True)
-    text = printed(in_terminal(tabulate("t", "c", [*NAMES, column], frame), {})[0], 80)
+    text = printed(in_terminal(Table("t", "c", [*NAMES, column], frame), {})[0], 80)
     assert "2.00 (one repeat)" in text
     assert text.count("(") == 2, "that of the variant"
-    assert not in_terminal(tabulate("t", "c", [*NAMES, Column("x", "x", "s")], frame), {})
+    assert not in_terminal(Table("t", "c", [*NAMES, Column("x", "x", "s")], frame), {})
 
 
 def test_what_any_meter_reads_of_an_epoch_is_shown(run_of):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.report.page import write_report
+from gatherbench.bench.show.page import write_report
 
 from ...written_run import write_run
 

@@ -9,7 +9,7 @@ from rich.console import Group
 
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.report.page import write_report
+from gatherbench.bench.show.page import write_report
 from gatherbench.bench.show.terminal import in_terminal
 from gatherbench.bench.show.view import shown as shown_of
 from gatherbench.bench.show.views.model import MODEL, model_errors

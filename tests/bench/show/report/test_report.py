@@ -21,11 +21,10 @@ from gatherbench.bench.read.units import quantity, short
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.answer import answers, cautions
-from gatherbench.bench.show.comparison import summary
+from gatherbench.bench.show.comparison import against, summary
 from gatherbench.bench.show.looks import MODEL_HATCH
+from gatherbench.bench.show.page import render_report
 from gatherbench.bench.show.provenance import cases_ended, in_short
-from gatherbench.bench.show.report.against import against
-from gatherbench.bench.show.report.page import render_report
 from gatherbench.bench.show.table import Table
 from gatherbench.bench.show.views import model
 from gatherbench.bench.show.views.epochs import numbers
@@ -49,7 +48,7 @@ def test_the_answer_stands_at_the_head_with_what_to_do(make_run):
     (found,) = answers(load_run(folder))
     page = re.sub("</?bdi>", "", html.unescape(render_report(load_run(folder))))
     head = page.partition("</section>")[0]
-    assert f"</strong>: {found.text} Call: <code>{found.call}</code>" in head
+    assert f"</strong>: {found.text} To use it: <code>{found.call}</code>" in head
     assert "Host memory only" in head
 
 

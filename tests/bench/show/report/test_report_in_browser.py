@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.report.page import write_report
+from gatherbench.bench.show.page import write_report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -21,10 +21,10 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.run.store import write_atomically
 from gatherbench.bench.show.answer import answers, cautions
+from gatherbench.bench.show.comparison import against
 from gatherbench.bench.show.drawing import inline, words_of
 from gatherbench.bench.show.looks import PALETTE
 from gatherbench.bench.show.provenance import borrowed, in_short, machine_of, provenance
-from gatherbench.bench.show.report.against import against
 from gatherbench.bench.show.table import Line
 from gatherbench.bench.show.view import Shown
 from gatherbench.bench.show.views.registry import views_of
@@ -52,23 +52,22 @@ def write_report(
 def render_report(run: Run, base: Run | None = None, views: Sequence[Shown] | None = None) -> str:
     """Return the report's HTML; ``base``: a run to compare with; ``views``: the run's, if known."""
     shown = list(views_of(run) if views is None else views)
+    # A CSS variable for each colour of the palette.
+    pairs = (f"--{name}: light-dark({light}, {dark});" for name, (light, dark) in PALETTE.items())
     script = _text("report.js")
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            title=f"{short(run.plan.get('name', 'run'))} on {short(machine_of(run))}",
-            run=short(run.run_id, 80),
-            facts=in_short(run),
-            answers=answers(run),
-            cautions=cautions(run),
-            views=[*([] if base is None else [against(run, base)]), *shown],
-            version=__version__,
-            provenance=f"{borrowed(run)} {provenance(run)}",
-            style=Markup(_colours() + _text("report.css")),
-            script=Markup(script),
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        )
+    page = _environment().get_template("report.html.j2")
+    return page.render(
+        title=f"{short(run.plan.get('name', 'run'))} on {short(machine_of(run))}",
+        run=short(run.run_id, 80),
+        facts=in_short(run),
+        answers=answers(run),
+        cautions=cautions(run),
+        views=[*([] if base is None else [against(run, base)]), *shown],
+        version=__version__,
+        provenance=f"{borrowed(run)} {provenance(run)}",
+        style=Markup(f":root {{ {' '.join(pairs)} }}\n{_text('report.css')}"),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
@@ -84,12 +83,6 @@ def _environment() -> Environment:
     environment.filters |= {"short": short, "code": _code, "inline": inline, "words": words_of}
     environment.filters["variant"] = _variant
     return environment
-
-
-def _colours() -> str:
-    """Define a CSS variable for each colour of the palette."""
-    each = (f"--{name}: light-dark({light}, {dark});" for name, (light, dark) in PALETTE.items())
-    return f":root {{ {' '.join(each)} }}\n"
 
 
 def _variant(line: Line, place: int) -> str:
