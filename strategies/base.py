@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar, Literal, Protocol, Self, get_args, get_type_hints
 
 import numpy as np
@@ -25,7 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.modes import plain_torch
-from gatherbench.kernels.table_file import LATENCY_BINS as LATENCY_BINS  # noqa: PLC0414 - part of the contract
 from gatherbench.plugins import nearest
 from gatherbench.reason import Reason
 from gatherbench.strategies.buffers import RowBuffer
@@ -38,10 +36,9 @@ from gatherbench.strategies.places import path_skip
 class SetupStep:
     """One cost of opening a path; it is reported separately from the fetches.
 
-    Registering a table can take as long as copying it (DGL #3616). A benchmark that leaves this
-    out, or hides it in the first epoch, misleads. ``metric`` is e.g. ``register_time``; ``unit``
-    is ``s``, ``B`` or ``1``; ``source`` names the clock, call or formula of the value. Where there
-    is no value, ``reason`` begins with a :class:`Reason`'s kind, as ``skip`` returns.
+    Registering a table can take as long as copying it (DGL #3616). ``metric`` is e.g.
+    ``register_time``; ``unit`` is ``s``, ``B`` or ``1``; ``source`` names the clock, call or
+    formula of the value. Without a value, ``reason`` is the text of a :class:`Reason`.
     """
 
     metric: str
@@ -79,19 +76,14 @@ UNRANKED: frozenset[Role] = frozenset({"no_fetch", "control"})
 #: The dtypes that ids may have.
 ID_DTYPES = (torch.int32, torch.int64)
 #: The counts that :meth:`Fetcher.counts` may return: the unit of each, and what it counts.
-COUNTS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "rows_on_device": ("1", "rows that the path found in device memory, by its own count"),
-        "rows_in_memory": ("1", "rows that the path had kept in host memory, by its own count"),
-        "disk_read": ("B", "bytes that the path asked the disk for, by its own count"),
-        "disk_requests": ("1", "reads that the path sent to the disk, by its own count"),
-        "gather_time": (
-            "s",
-            "time.perf_counter around each gather, in the thread that asks for it",
-        ),
-        "swaps": ("1", "partitions that took the place of others in memory, by the path's count"),
-    }
-)
+COUNTS: Mapping[str, tuple[str, str]] = {
+    "rows_on_device": ("1", "rows that the path found in device memory, by its own count"),
+    "rows_in_memory": ("1", "rows that the path had kept in host memory, by its own count"),
+    "disk_read": ("B", "bytes that the path asked the disk for, by its own count"),
+    "disk_requests": ("1", "reads that the path sent to the disk, by its own count"),
+    "gather_time": ("s", "time.perf_counter around each gather, in the thread that asks for it"),
+    "swaps": ("1", "partitions that took the place of others in memory, by the path's count"),
+}
 
 
 class Ticket(Protocol):
@@ -136,10 +128,7 @@ class Observed:
         """Announce the number of minibatches of an epoch before it begins, if the loop knows it."""
 
     def begin_epoch(self) -> None:
-        """Begin an epoch, a pass over the minibatches; nothing is in flight.
-
-        The call is timed as part of the first minibatch's fetch.
-        """
+        """Begin an epoch while nothing is in flight; timed as part of the first fetch."""
 
     def counts(self) -> Mapping[str, float]:
         """Return counts of :data:`COUNTS` since the path was opened; wait for the device."""
@@ -182,14 +171,13 @@ class Fetcher(Observed, ABC):
         check_features(features)
         self._opened = _OpenedTable(features)
         self.num_rows, self.row_width = int(features.shape[0]), int(features.shape[1])
-        self.dtype = features.dtype
-        self.device = device
-        self._closed = False
-        self._pid = os.getpid()
+        self.dtype, self.device = features.dtype, device
+        self._closed, self._pid = False, os.getpid()
         #: The device, other than the host, on which ``submit`` takes ids as they are: the host does
         #: not check those (see :meth:`check_fetched`).
         self.ids_device = torch.device("cpu")
-        self._home: IdsToHost | None = None
+        self._from_gpu: torch.cuda.Stream | None = None
+        self._locked: dict[torch.dtype, RowBuffer] = {}
         #: The costs of opening, in more detail than the time that ``open`` took.
         self.setup: list[SetupStep] = []
 
@@ -255,9 +243,14 @@ class Fetcher(Observed, ABC):
         """
         if ids.device.type in ("cpu", self.ids_device.type):
             return ids
-        if self._home is None:
-            self._home = IdsToHost(ids.device)
-        return self._home.bring(ids)
+        if self._from_gpu is None:
+            self._from_gpu = torch.cuda.Stream(ids.device)  # type: ignore[no-untyped-call]
+        make = functools.partial(torch.empty, dtype=ids.dtype, device="cpu", pin_memory=True)
+        here = self._locked.setdefault(ids.dtype, RowBuffer(make)).rows(ids.numel())
+        with torch.cuda.stream(self._from_gpu):
+            here.copy_(ids, non_blocking=True)
+        self._from_gpu.synchronize()
+        return here
 
     def check_fetched(self) -> None:
         """Check that all ids submitted on a GPU so far are in the table; wait for the GPU.
@@ -356,19 +349,18 @@ class Strategy(ABC):
 
     @property
     def variant(self) -> str:
-        """The parameters as one word, e.g. ``pinned`` or ``sorted,managed``.
+        """The parameters as one word, e.g. ``pinned``; ``default`` for a strategy without any.
 
-        ``default`` for a strategy without parameters. It is part of the key of every row. If there
-        are other parameters, a default of ``memory`` or ``grid`` is left out: older rows have no
-        such parameter.
+        It is part of the key of every row. If there are other parameters, a default of ``memory``
+        or ``grid`` is left out: older rows have no such parameter.
         """
-        known = parameters(type(self))
-        words = {name: str(getattr(self, name)) for name in known}
-        later = [name for name in ("memory", "grid") if name in words and len(words) > 1]
-        for name in later:
-            if words[name] == known[name][0]:
-                del words[name]
-        return ",".join(words.values()) or "default"
+        words = [
+            (name, str(getattr(self, name)), allowed[0])
+            for name, allowed in parameters(type(self)).items()
+        ]
+        later = ("memory", "grid") if len(words) > 1 else ()
+        kept = [word for name, word, default in words if name not in later or word != default]
+        return ",".join(kept) or "default"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         """Return why this strategy cannot run on ``device``; ``None`` if it can (host or GPU).
@@ -405,11 +397,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        """Describe how one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes.
-
-        :meth:`data_paths` accounts for rows that are kept on the GPU because of their place in the
-        table, or because earlier minibatches fetched them.
-        """
+        """Describe how one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes."""
 
     def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
         """Describe how minibatches travel, one :class:`DataPath` for each.
@@ -422,8 +410,8 @@ class Strategy(ABC):
     def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         """Return how many bytes of the table stay in GPU memory while open; 0 by default.
 
-        A strategy that keeps all or part of the table there overrides this, and its ``skip``
-        refuses a table that does not fit (``places.py``).
+        A strategy that keeps any there overrides this, and its ``skip`` refuses a table that does
+        not fit (``places.py``).
         """
         return 0
 
@@ -442,7 +430,7 @@ class Strategy(ABC):
         """
         with plain_torch():
             check_features(features)
-            reason = self.skip(device, features.numel() * features.element_size())
+            reason = self.skip(device, features.nbytes)
             if reason is not None:
                 raise ValueError(f"{self.name} ({self.variant}) cannot run on {device}: {reason}")
             if missing := knowledge.missing(self.needs):
@@ -484,32 +472,34 @@ def check_features(features: Tensor) -> None:
             of 0 bytes, or is sparse, quantized or a lazy view.
     """
     if not isinstance(features, Tensor):
-        raise TypeError(
-            f"features: expected a torch tensor, got {type(features).__name__}"
-            + ("; torch.from_numpy makes one" if type(features).__name__ == "ndarray" else "")
-        )
+        remedy = "; torch.from_numpy makes one" if type(features).__name__ == "ndarray" else ""
+        raise TypeError(f"features: expected a torch tensor, got {type(features).__name__}{remedy}")
+    fault = None
     if features.layout != torch.strided or features.is_quantized:
         kind = features.dtype if features.is_quantized else features.layout
-        raise ValueError(f"features: expected a plain dense tensor, got {kind}")
-    if features.dim() != 2:
-        raise ValueError(f"features: expected shape [N, D], got {tuple(features.shape)}")
-    if features.device.type != "cpu":
-        raise ValueError(
-            f"features: the table must lie in host memory, got {features.device}; call .cpu() first"
-        )
-    if features.shape[1] == 0:
-        raise ValueError("features: rows of width 0 have nothing to fetch")
-    if not features.is_contiguous():
-        raise ValueError(
-            "features: the table must be contiguous; call .contiguous() first, or "
-            "numpy.ascontiguousarray"
-        )
+        fault = f"expected a plain dense tensor, got {kind}"
+    elif features.dim() != 2:
+        fault = f"expected shape [N, D], got {tuple(features.shape)}"
+    elif features.device.type != "cpu":
+        fault = f"the table must lie in host memory, got {features.device}; call .cpu() first"
+    elif features.shape[1] == 0:
+        fault = "rows of width 0 have nothing to fetch"
+    elif not features.is_contiguous():
+        fault = "the table must be contiguous; call .contiguous(), or numpy.ascontiguousarray"
     # Such a view shares the memory of another tensor and is conjugated or negated only when torch
     # reads it: a copy of its bytes would give the other tensor's values.
-    if features.is_conj() or features.is_neg():
-        raise ValueError(
-            "features: a lazy conjugate or negative; call .resolve_conj().resolve_neg() first"
-        )
+    elif features.is_conj() or features.is_neg():
+        fault = "a lazy conjugate or negative; call .resolve_conj().resolve_neg() first"
+    if fault is not None:
+        raise ValueError(f"features: {fault}")
+
+
+#: What to do with a table that is trained, in place of fetching from it.
+TRAINED = (
+    "no gradient flows through a fetch, so x would not be trained. Index a table that is trained "
+    "by torch (x[ids], torch.nn.Embedding); for constant features give x.detach() of a tensor that "
+    "nobody writes to"
+)
 
 
 class _OpenedTable:
@@ -554,14 +544,6 @@ class _OpenedTable:
             )
 
 
-#: What to do with a table that is trained, in place of fetching from it.
-TRAINED = (
-    "no gradient flows through a fetch, so x would not be trained. Index a table that is trained "
-    "by torch (x[ids], torch.nn.Embedding); for constant features give x.detach() of a tensor that "
-    "nobody writes to"
-)
-
-
 def not_plain(rows: Tensor) -> str | None:
     """Return why a tensor is not plain rows that lie in memory as they are; ``None`` if it is.
 
@@ -573,27 +555,6 @@ def not_plain(rows: Tensor) -> str | None:
     if rows.layout != torch.strided or rows.is_neg() or rows.is_conj():
         return "rows are dense and lie in memory as they are: no sparse tensor, and no lazy view"
     return None
-
-
-class IdsToHost:
-    """Copies ids from a GPU to page-locked host memory, on a separate stream."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._room: dict[torch.dtype, RowBuffer] = {}
-
-    def bring(self, ids: Tensor) -> Tensor:
-        """Return the ids on the host; they are valid until the next call."""
-        room = self._room.setdefault(ids.dtype, RowBuffer(functools.partial(_locked, ids.dtype)))
-        here = room.rows(ids.numel())
-        with torch.cuda.stream(self._stream):
-            here.copy_(ids, non_blocking=True)
-        self._stream.synchronize()
-        return here
-
-
-def _locked(dtype: torch.dtype, count: int) -> Tensor:
-    return torch.empty(count, dtype=dtype, device="cpu", pin_memory=True)
 
 
 def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:

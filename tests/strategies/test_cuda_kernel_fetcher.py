@@ -188,7 +188,7 @@ def opened(table: Tensor, order: Order = "given", *, overlapped: bool = False) -
 
 
 def brings_what_is_asked_for(fetcher: KernelFetcher, table: Tensor) -> None:
-    for name, ids in conformance.id_patterns(conformance.NUM_ROWS):
+    for name, ids in conformance.id_patterns(conformance.NUM_ROWS).items():
         for kind in (torch.int32, torch.int64):
             rows = fetcher.submit(ids.to(kind)).result()
             assert same_bytes(rows, reference_gather(table, ids)) is None, (name, kind)
@@ -349,7 +349,7 @@ def test_kept_rows_and_others_are_read_by_one_launch(notes, kept, row_bytes, ove
         notes.queue.clear()
         brings_what_is_asked_for(fetcher, table)
         launches = [which for _, what, which in notes.queue if what == "gather"]
-        assert len(launches) == 2 * len(list(conformance.id_patterns(conformance.NUM_ROWS)))
+        assert len(launches) == 2 * len(conformance.id_patterns(conformance.NUM_ROWS))
 
 
 def test_kept_rows_are_filled_wherever_they_begin(notes, monkeypatch):

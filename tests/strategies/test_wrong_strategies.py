@@ -457,7 +457,7 @@ def test_what_is_wrong_is_rejected(name):
     [
         (
             lambda ids, rows: rows.dtype == torch.bfloat16,
-            "empty torch.int64 ids, torch.bfloat16 rows of 100 B: RuntimeError: Got unsupported",
+            "empty torch.int32 ids, torch.bfloat16 rows of 100 B: RuntimeError: Got unsupported",
         ),
         (
             lambda ids, rows: ids.dtype == torch.int32 and len(ids) > 1,
