@@ -69,16 +69,13 @@ class CudaStagedFetcher(PathFetcher):
         self._table = features
         self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self._staging = [Staging((self.row_width,), self.dtype) for _ in range(_STAGING_BUFFERS)]
-        self._rows = [
-            device_rows((self.row_width,), self.dtype, self.device) for _ in range(lookahead + 1)
-        ]
-        self._copied, self._free = ([event() for _ in range(lookahead + 1)] for _ in range(2))
+        shape, places = (self.row_width,), range(lookahead + 1)
+        self._rows = [device_rows(shape, self.dtype, self.device) for _ in places]
+        self._copied, self._free = ([event() for _ in places] for _ in range(2))
         self._submitted = 0
 
     def residency(self) -> tuple[Residency, ...]:
-        """Return the path's own answer, or host memory that is unknown to the GPU, unless another
-        path of the process has registered it.
-        """
+        """Return the path's own answer, or host memory, which another path may have registered."""
         places = super().residency()
         if places or self._table.numel() == 0:
             return places
@@ -120,14 +117,7 @@ class CudaStagedFetcher(PathFetcher):
         wait_all = self._path.begin_and(copied_ids(ids), lambda: staging.rows(ids.numel()), copy)
         if wait_all is None:
             return self._issue(ids, fetch, lambda: after(copied, out))
-
-        self._begun[place] = wait_all
-
-        def finish() -> Tensor:
-            wait_all()
-            return after(copied, out)
-
-        return self._ring.issue(finish)
+        return self._issue_begun(place, wait_all, lambda: after(copied, out))
 
     def _begun_by_parts(
         self, ids: Tensor, staging: Staging

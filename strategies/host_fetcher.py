@@ -1,9 +1,8 @@
 """Data paths in host memory: the host backend, where the "device" is another piece of memory.
 
-Every path really runs, with its buffers, passes and threads, so that a machine without a GPU
-exercises everything from plan to plot. It measures the host's cost of the path and never predicts
-a GPU's. A :class:`HostPath` writes rows to an output buffer; :class:`HostFetcher` owns the buffers
-and decides in which thread that happens.
+Every path really runs, with its buffers, passes and threads. It measures the host's cost of the
+path and never predicts a GPU's. A :class:`HostPath` writes rows to an output buffer;
+:class:`HostFetcher` owns the buffers and decides in which thread that happens.
 """
 
 from __future__ import annotations
@@ -45,23 +44,19 @@ from gatherbench.strategies.host_tuning import EARLIER, TORCH, tuned, way_of
 _LEFT_TO_TORCH = 32 << 10
 
 
-def host_buffer(features: Tensor) -> RowBuffer:
-    """Make a reusable buffer in host memory for rows of ``features``."""
+def host_buffer(features: Tensor, *, given_away: bool = False) -> RowBuffer:
+    """Make a reusable buffer in host memory for rows of ``features``.
+
+    The pages of one that is ``given_away`` once it is filled are not prepared.
+    """
     width, dtype = int(features.shape[1]), features.dtype
+    if given_away:
+        return RowBuffer(lambda count: torch.empty((count, width), dtype=dtype, device="cpu"))
     return RowBuffer(lambda count: empty_table((count, width), dtype))
 
 
-def _passing_buffer(features: Tensor) -> RowBuffer:
-    """Make a buffer that the caller takes over once it is filled: its pages are not prepared."""
-    width, dtype = int(features.shape[1]), features.dtype
-    return RowBuffer(lambda count: torch.empty((count, width), dtype=dtype, device="cpu"))
-
-
 def on_disk(path: Path) -> tuple[Residency, ...]:
-    """Report whether any page of the file is in memory; a path past the page cache expects none.
-
-    Empty where the kernel does not answer.
-    """
+    """Report whether any page of the file is in memory; empty if the kernel does not answer."""
     try:
         left = pages_in_memory(path)
     except OSError:
@@ -127,9 +122,7 @@ class HostPath(Observed, ABC):
 class Behind(threading.Thread):
     """Runs Python code after gathers by native threads, as soon as the rows of each are complete.
 
-    It waits for one job after another, and takes Python's lock once per job, when it is done.
-
-    The thread ends when the native threads are closed.
+    It takes Python's lock once per job, when the job is done, and ends with the native threads.
     """
 
     def __init__(self, native: NativeThreads) -> None:
@@ -170,10 +163,7 @@ class Behind(threading.Thread):
 
 
 class DirectPath(HostPath):
-    """Gathers in one pass from the table to the output, as a GPU does that reads in place.
-
-    It uses all cores until :meth:`PathFetcher.tune` has found the fastest number.
-    """
+    """Gathers in one pass from table to output, on all cores until it is tuned."""
 
     def __init__(self, features: Tensor) -> None:
         super().__init__(features)
@@ -246,9 +236,8 @@ class DirectPath(HostPath):
 class PathFetcher(Fetcher):
     """A fetcher that gets its rows from a :class:`HostPath`, wherever they go from there.
 
-    With lookahead 0 ``submit`` does the work. With more, threads of the path do it (or one Python
-    thread if the path has none), in the order of submission, while the caller goes on.
-    ``Ticket.result`` raises their errors.
+    With lookahead 0 ``submit`` does the work. With more, threads of the path do it (or a Python
+    thread if it has none), in the order of submission; ``Ticket.result`` raises their errors.
     """
 
     def __init__(
@@ -269,7 +258,7 @@ class PathFetcher(Fetcher):
 
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
         """Choose the way of gathering with the fastest whole step, training included."""
-        steps = tuned(self, self._path, self._ways(ids), ids, beside, self._settle)
+        steps = tuned(self, self._path.take, self._ways(ids), ids, beside, self._settle)
         self.setup += steps
         return steps
 
@@ -285,8 +274,7 @@ class PathFetcher(Fetcher):
         return self._path.ways() if shared else []
 
     def _claimed(self) -> int:
-        """Claim the next buffer and wait until nothing writes to it, also of fetches that were
-        abandoned by the caller or by an interrupt."""
+        """Claim the next buffer once no fetch, not even an abandoned one, still writes to it."""
         place = self._ring.claim()
         if (left := self._begun.pop(place, None)) is not None:
             with suppress(Exception):  # its own ticket raises the error
@@ -313,6 +301,18 @@ class PathFetcher(Fetcher):
                 future.result()
             except CancelledError:
                 raise RuntimeError("the fetcher was closed before this fetch began") from None
+            return rows()
+
+        return self._ring.issue(finish)
+
+    def _issue_begun(
+        self, place: int, wait: Callable[[], object], rows: Callable[[], Tensor]
+    ) -> Ticket:
+        """Issue the ticket of a buffer that native threads fill, which ``wait`` waits for."""
+        self._begun[place] = wait
+
+        def finish() -> Tensor:
+            wait()
             return rows()
 
         return self._ring.issue(finish)
@@ -365,16 +365,9 @@ class HostFetcher(PathFetcher):
         place = self._claimed()
         out = self._buffers[place].rows(ids.numel())
         between = self._staging[place].rows(ids.numel()) if self._staging else None
-        if self.lookahead:
-            to = (out, None) if between is None else (between, out)
-            if (wait := self._path.begin(copied(ids), *to)) is not None:
-                self._begun[place] = wait
-
-                def finish() -> Tensor:
-                    wait()
-                    return out
-
-                return self._ring.issue(finish)
+        to = (out, None) if between is None else (between, out)
+        if self.lookahead and (wait := self._path.begin(copied(ids), *to)) is not None:
+            return self._issue_begun(place, wait, lambda: out)
 
         def fetch(ids: Tensor) -> None:
             if between is None:
@@ -397,10 +390,8 @@ class HostFetcher(PathFetcher):
             self._opened.check(self.live)
             try:
                 if ids.numel() * self._row_bytes <= _LEFT_TO_TORCH:
-                    try:
+                    with suppress(RuntimeError):  # torch cannot index this dtype
                         return torch.index_select(self._features, 0, ids)
-                    except RuntimeError:  # torch cannot index this dtype
-                        pass
                 return self._path.cpu.rows(self._features, ids.contiguous())
             except IndexError:
                 check_ids(ids, self.num_rows, self.ids_device)
@@ -410,7 +401,7 @@ class HostFetcher(PathFetcher):
         for place, buffer in enumerate(self._buffers):
             whole = buffer.whole
             if whole.data_ptr() == rows.data_ptr() and 2 * len(rows) >= len(whole):
-                self._buffers[place] = _passing_buffer(self._features)
+                self._buffers[place] = host_buffer(self._features, given_away=True)
                 return rows
         return super().hand_over(rows)
 

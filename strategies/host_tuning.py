@@ -1,9 +1,8 @@
 """Find how the CPU gathers fastest in the loop: on how many threads, or on torch's own pool.
 
-The time of a gather alone misleads. Threads that spin after a training step's operations take cores
-from the next gather; with a GPU every thread takes a core from the thread that launches the
-training. So each way is tried for some whole steps, in turns, with other rows each time, because
-repeated rows would come from the caches.
+The time of a gather alone misleads: threads that spin after a training step take cores from the
+next gather, and with a GPU every thread takes one from the thread that launches the training. So
+each way is tried for some whole steps, in turns, with other rows each time, which no cache holds.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -30,22 +28,15 @@ _STEPS, _ROUNDS, _ROUNDS_S = 3, 6, 2.0
 EARLIER = "found by an earlier process of the run on this machine"
 
 
-class Ways(Protocol):
-    """A path that can gather in one of several ways."""
-
-    def take(self, way: int) -> None: ...
-
-
 def tuned(
     fetcher: Fetcher,
-    path: Ways,
+    take: Callable[[int], None],
     ways: Sequence[int],
     ids: Tensor,
     beside: Callable[[], object],
     settle: Callable[[], None],
 ) -> list[SetupStep]:
-    """Have ``path`` use the first of ``ways`` whose step takes at most 1 / :data:`ENOUGH` times the
-    shortest; return the measurements.
+    """Have the path ``take`` the first of ``ways`` whose step is good; return the measurements.
 
     Args:
         ids: of a typical minibatch.
@@ -61,7 +52,7 @@ def tuned(
         moved = (ids.cpu().numpy().astype(np.int64) + shift) % fetcher.num_rows
         return torch.from_numpy(moved).to(ids.device, ids.dtype)
 
-    def seconds(work: Callable[[], object]) -> float:
+    def seconds() -> float:
         minibatches = [others() for _ in range(_STEPS + 1)]
         ticket = fetcher.submit(minibatches.pop())
         settle()
@@ -69,14 +60,14 @@ def tuned(
         for one in minibatches:
             ticket.result()
             ticket = fetcher.submit(one)
-            work()
+            beside()
         ticket.result()
         settle()
         return (time.perf_counter() - began) / _STEPS
 
-    medians = in_turns(ways, path.take, lambda: seconds(beside), _ROUNDS, _ROUNDS_S)
+    medians = in_turns(ways, take, seconds, _ROUNDS, _ROUNDS_S)
     chosen = first_good(medians)
-    path.take(chosen)
+    take(chosen)
     before = fetcher.counts()["gather_time"]
     for _ in range(_ROUNDS):
         fetcher.submit(others()).result()
@@ -85,13 +76,13 @@ def tuned(
     how = f"the first that reaches {ENOUGH:.0%} of the best step: fewest threads, torch's pool last"
     size = _ROUNDS * ids.numel() * fetcher.row_width * fetcher.dtype.itemsize
     alone = f"the path's own gather_time over {_ROUNDS} fetches with no training between them"
-    steps = [
-        SetupStep(f"gather_{named(way)}_step_time", "s", s, source) for way, s in medians.items()
-    ]
-    threads = chosen or torch.get_num_threads()
+    names = {way: "torch_pool" if way == TORCH else f"{way}_threads" for way in medians}
     return [
-        *steps,
-        SetupStep("gather_threads", "1", threads, how),
+        *(
+            SetupStep(f"gather_{names[way]}_step_time", "s", s, source)
+            for way, s in medians.items()
+        ),
+        SetupStep("gather_threads", "1", chosen or torch.get_num_threads(), how),
         SetupStep("gather_on_torch_pool", "1", float(chosen == TORCH), how),
         SetupStep("gather_time", "s", alone_s, alone),
         SetupStep("gathered", "B", size, "rows × bytes of a row"),
@@ -105,10 +96,9 @@ def in_turns(
     rounds: int,
     limit_s: float = math.inf,
 ) -> dict[int, float]:
-    """Measure the ways in turns, and return the median of each; one more round warms up first.
+    """Measure the ways in turns, after a round that warms up; return the median of each.
 
-    Args:
-        limit_s: the seconds within which another round may begin.
+    No round begins later than after ``limit_s`` seconds.
     """
     taken: dict[int, list[float]] = {way: [] for way in ways}
     deadline = time.perf_counter() + limit_s
@@ -125,11 +115,6 @@ def first_good(seconds: Mapping[int, float]) -> int:
     """Return the first way that takes at most 1 / :data:`ENOUGH` times the shortest time."""
     best = min(seconds.values())
     return next(way for way, value in seconds.items() if best >= ENOUGH * value)
-
-
-def named(way: int) -> str:
-    """Name a way as in a metric's name."""
-    return "torch_pool" if way == TORCH else f"{way}_threads"
 
 
 def way_of(found: Sequence[SetupStep]) -> int:

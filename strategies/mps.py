@@ -19,7 +19,7 @@ import torch.multiprocessing  # registers how to send GPU tensors to a process
 from torch import Tensor
 
 from gatherbench.kernels.launch import gather_into
-from gatherbench.strategies.base import Fetcher, SetupStep, Ticket
+from gatherbench.strategies.base import ID_DTYPES, Fetcher, SetupStep, Ticket
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import device_rows
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
@@ -31,10 +31,9 @@ _PLACES = 2
 
 
 class MpsFetcher(Fetcher):
-    """Lets another process fetch, one batch ahead.
+    """Lets another process fetch, one batch ahead, from a copy of the table that it can map.
 
     Args:
-        features: the table; copied into memory that the producer can map.
         side: this process's half of the shared device state, as :class:`CudaTrainingSide`.
         producer_side, arguments: the producer's half, as ``module:class``, and its arguments.
         environment: the environment of the producer.
@@ -67,13 +66,11 @@ class MpsFetcher(Fetcher):
             start = Start(producer_side, *files, shape, self.dtype, _PLACES, arguments)
             self._ids = map_bytes(ids.fileno(), room).view(_PLACES, -1)
             self._producer = Producer(start, environment)
-        clock = "time.perf_counter"
+        clock, started = "time.perf_counter", time.perf_counter() - shared
         self.setup = [
             SetupStep("share_time", "s", shared - begin, f"{clock}, copy into shared memory"),
             SetupStep("shared", "B", features.nbytes, "bytes of the copy in shared memory"),
-            SetupStep(
-                "producer_start_time", "s", time.perf_counter() - shared, f"{clock}, until ready"
-            ),
+            SetupStep("producer_start_time", "s", started, f"{clock}, until ready"),
             *self._producer.steps,
         ]
 
@@ -113,14 +110,10 @@ def open_mps(
     """Open a fetcher whose producer runs on ``percent`` of the GPU's threads."""
     device = with_index(device)
     side = CudaTrainingSide(features, device)
-    fetcher = MpsFetcher(
-        features,
-        device,
-        side,
-        f"{CudaProducerSide.__module__}:{CudaProducerSide.__name__}",
-        {"ordinal": device.index, "policy": policy, "events": side.handles()},
-        {**os.environ, SHARE_VARIABLE: str(percent)},
-    )
+    arguments = {"ordinal": device.index, "policy": policy, "events": side.handles()}
+    environment = {**os.environ, SHARE_VARIABLE: str(percent)}
+    producer_side = f"{CudaProducerSide.__module__}:{CudaProducerSide.__name__}"
+    fetcher = MpsFetcher(features, device, side, producer_side, arguments, environment)
     how = f"{SHARE_VARIABLE} of the producer process; {why}"
     fetcher.setup.append(SetupStep("budget", "1", percent / 100, how))
     return fetcher
@@ -131,10 +124,9 @@ class CudaTrainingSide:
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         self._device = device
-        self._buffers = [
-            device_rows((int(features.shape[1]),), features.dtype, device) for _ in range(_PLACES)
-        ]
-        self._told = [0] * _PLACES
+        shape = (int(features.shape[1]),)
+        self._buffers = [device_rows(shape, features.dtype, device) for _ in range(_PLACES)]
+        self._sent = [0] * _PLACES
         self._free, self._gathered = (
             [torch.cuda.Event(interprocess=True) for _ in range(_PLACES)]  # type: ignore[no-untyped-call]
             for _ in range(2)
@@ -151,9 +143,9 @@ class CudaTrainingSide:
     def rows(self, place: int, count: int) -> tuple[Tensor, Tensor | None]:
         """Return room for ``count`` rows, and the whole buffer if the producer does not know it."""
         out = self._buffers[place].rows(count)
-        if count == 0 or self._told[place] == out.data_ptr():
+        if count == 0 or self._sent[place] == out.data_ptr():
             return out, None
-        self._told[place] = out.data_ptr()
+        self._sent[place] = out.data_ptr()
         return out, self._buffers[place].whole
 
     def free(self, place: int) -> None:
@@ -178,8 +170,7 @@ class CudaProducerSide:
         self._fetcher: KernelFetcher = KernelFetcher.of(table, self._device, "registered", policy)
         self.steps = list(self._fetcher.setup)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        kinds = (torch.int32, torch.int64)
-        self._ids = [{k: IdBuffer(k, self._device) for k in kinds} for _ in range(_PLACES)]
+        self._ids = [{k: IdBuffer(k, self._device) for k in ID_DTYPES} for _ in range(_PLACES)]
         self._out: dict[int, Tensor] = {}
         self._free, self._gathered = (
             [torch.cuda.Event.from_ipc_handle(self._device, handle) for handle in handles]  # type: ignore[no-untyped-call]

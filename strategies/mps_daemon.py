@@ -1,8 +1,8 @@
 """Find or start the MPS daemon: without it two processes take turns on a GPU.
 
-A process becomes a client of MPS at its first call into CUDA or never. So :func:`mps_client` is
-entered before that. It finds a daemon, or starts one in a private folder, where no other program
-uses it, with a watcher that stops it when this process ends, however it ends.
+A process becomes a client of MPS at its first call into CUDA or never: :func:`mps_client` is
+entered before that. It finds a daemon, or starts one in a private folder, with a watcher that stops
+it when this process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -56,15 +56,14 @@ def mps_skip(device: torch.device) -> Reason | None:
     if _refused:
         return unsupported(f"no MPS daemon ({_refused[-1]})")
     try:
-        client = device_attribute("cudaDevAttrMpsEnabled", with_index(device).index)
+        if device_attribute("cudaDevAttrMpsEnabled", with_index(device).index):
+            return None
     except CudaCallError as error:
         return unsupported(str(error))
-    if not client:
-        return unsupported(
-            "this process is no client of MPS; the daemon must run before the process "
-            f"first uses the GPU: start it with `{CONTROL} -d`, then the program"
-        )
-    return None
+    return unsupported(
+        "this process is no client of MPS; the daemon must run before the process first uses the "
+        f"GPU: start it with `{CONTROL} -d`, then the program"
+    )
 
 
 @contextlib.contextmanager
@@ -84,16 +83,14 @@ def mps_client(percent: int) -> Iterator[None]:
             _refused.clear()
         except (OSError, subprocess.SubprocessError) as error:
             _refused.append(_words_of(error))
-    before = {name: os.environ.get(name) for name in settings}
+    before = {name: os.environ[name] for name in settings if name in os.environ}
     os.environ.update(settings)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in settings:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def daemon_answers(environment: os._Environ[str] | dict[str, str]) -> bool:
@@ -109,11 +106,7 @@ def daemon_answers(environment: os._Environ[str] | dict[str, str]) -> bool:
 
 
 def _start() -> dict[str, str]:
-    """Start a daemon; return the environment in which its clients find it.
-
-    Raises:
-        OSError, SubprocessError: the daemon does not start.
-    """
+    """Start a daemon, or raise; return the environment in which its clients find it."""
     folder = tempfile.mkdtemp(prefix="gatherbench-mps-")
     settings = {PIPE_VARIABLE: folder, LOG_VARIABLE: folder}
     environment = {**os.environ, **settings}
@@ -144,11 +137,7 @@ def _start() -> dict[str, str]:
 
 
 def _await_daemon(environment: dict[str, str]) -> None:
-    """Poll until the daemon answers: it may still be starting when the start command returns.
-
-    Raises:
-        SubprocessError: the daemon has not answered within :data:`_START_S`.
-    """
+    """Poll for up to :data:`_START_S`: the daemon may be starting when the command returns."""
     until = time.monotonic() + _START_S
     while True:
         try:
@@ -160,18 +149,15 @@ def _await_daemon(environment: dict[str, str]) -> None:
 
 
 def _try_out(environment: dict[str, str]) -> None:
-    """Let a short-lived client open the GPU: a server that hangs would hang this process for ever.
-
-    Raises:
-        SubprocessError: the client did not open the GPU within :data:`_START_S`.
-    """
+    """Let a short-lived client open the GPU: a server that hangs would hang this process, too."""
     _run(_CLIENT, environment, capture_output=True, text=True)
 
 
 def _words_of(error: OSError | subprocess.SubprocessError) -> str:
     """Return the error in one line, with the last line that a failed program has printed."""
-    said = error.stderr if isinstance(error, subprocess.CalledProcessError) else None
-    return " ".join([*str(error).split(), *(said or "").strip().splitlines()[-1:]])
+    printed = getattr(error, "stderr", None)  # text in a CalledProcessError; bytes after a timeout
+    lines = printed.strip().splitlines() if isinstance(printed, str) else []
+    return " ".join([*str(error).split(), *lines[-1:]])
 
 
 def _ask(question: str, environment: dict[str, str]) -> None:
@@ -179,9 +165,5 @@ def _ask(question: str, environment: dict[str, str]) -> None:
 
 
 def _run(command: Sequence[str], environment: dict[str, str], **streams: Any) -> None:
-    """Run a command for :data:`_START_S` at most.
-
-    Raises:
-        OSError, SubprocessError: the command does not exist, fails, or takes longer.
-    """
+    """Run a command for :data:`_START_S` at most; raise if it is missing, fails or takes longer."""
     subprocess.run(command, env=environment, check=True, timeout=_START_S, **streams)

@@ -1,10 +1,9 @@
 """Start, talk to and end a process that gathers for this one.
 
-The producer inherits three file descriptors: a socket, the feature table and room for ids. The last
-two are anonymous files (memfd): they have no name that could be left behind, both processes map the
-same pages, and the kernel frees them with the last of the two. When the socket closes, either side
-knows that the other is gone. This module does not use CUDA; a side
-(:class:`gatherbench.strategies.mps.CudaProducerSide`) handles what the two share on a device.
+The producer inherits a socket and two anonymous files (memfd), the feature table and room for ids:
+both processes map the same pages, and the kernel frees them with the last of the two. When the
+socket closes, either side knows that the other is gone. A side (``mps.CudaProducerSide``) handles
+what the two share on a device; this module does not use CUDA.
 
     to the producer                        back
     Start                                  ("ready", steps)
@@ -33,8 +32,7 @@ from torch import Tensor
 
 from gatherbench.outside import words_of
 
-#: The most ids that one fetch may have. The room for them is a file with holes: only the used part
-#: takes memory.
+#: The most ids of one fetch. The room for them is a file with holes: the used part takes memory.
 MAX_IDS = 1 << 26
 _ANSWER_S = 300.0
 _END_S = 60.0  # a large registration takes seconds to undo
@@ -46,15 +44,8 @@ class ProducerError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The producer's task.
-
-    Attributes:
-        side: ``module:class`` of its half of the shared device state.
-        table, ids: file descriptors.
-        shape, dtype: shape and dtype of the table.
-        places: the number of fetches that may be in flight.
-        arguments: arguments of the side.
-    """
+    """The producer's task: ``module:class`` of its side and the arguments, the descriptors of the
+    two files, shape and dtype of the table, and the fetches that may be in flight (``places``)."""
 
     side: str
     table: int
@@ -66,11 +57,7 @@ class Start:
 
 
 def shared_file(size: int) -> BinaryIO:
-    """Make an anonymous file of ``size`` zero bytes (at least 1), for both processes to map.
-
-    Raises:
-        OSError: the system cannot give that much.
-    """
+    """Make an anonymous file of ``size`` zero bytes (at least 1), for both processes to map."""
     file = os.fdopen(os.memfd_create("gatherbench", os.MFD_CLOEXEC), "w+b", buffering=0)
     file.truncate(max(1, size))
     return file
@@ -82,19 +69,13 @@ def map_bytes(file: int, size: int) -> Tensor:
 
 
 class Producer:
-    """The training process's handle of the producer process.
+    """The training process's handle of the producer process, which has begun its task.
 
-    Args:
-        start: its task; the process inherits the two files.
-        environment: the environment of the process.
+    Raises:
+        ProducerError: the process does not start; or, of each method, it is gone or a fetch failed.
     """
 
     def __init__(self, start: Start, environment: dict[str, str]) -> None:
-        """Start the process and wait until it is ready.
-
-        Raises:
-            ProducerError: the process does not start.
-        """
         ours, theirs = socket.socketpair()
         with theirs, ExitStack() as undo:
             self._connection = undo.enter_context(Connection(ours.detach()))
@@ -116,22 +97,14 @@ class Producer:
             raise
 
     def send(self, message: Any) -> None:
-        """Send a message.
-
-        Raises:
-            ProducerError: the producer is gone.
-        """
+        """Send a message."""
         try:
             self._connection.send(message)
         except OSError as gone:
             raise self._gone() from gone
 
     def queued(self) -> int:
-        """Wait until the oldest unanswered fetch is queued, and return its place.
-
-        Raises:
-            ProducerError: the fetch failed or timed out.
-        """
+        """Wait until the oldest unanswered fetch is queued, and return its place."""
         (place,) = self._answer("queued")
         return int(place)
 
@@ -149,8 +122,8 @@ class Producer:
     def _gone(self) -> ProducerError:
         status = self._end()
         self._log.seek(0)
-        said = [x for x in self._log.read().decode(errors="replace").splitlines() if x.strip()]
-        last = said[-1].strip() if said else "it printed nothing"
+        printed = self._log.read().decode(errors="replace").strip().splitlines()
+        last = printed[-1].strip() if printed else "it printed nothing"
         return ProducerError(
             f"the producer process is gone (exit status {status}); last words: {last}"
         )
@@ -172,6 +145,7 @@ class Producer:
 
 def serve(connection: Connection) -> None:
     """Run as the producer: answer the messages on ``connection`` until its other end closes."""
+    side: Any = None
     try:
         start: Start = connection.recv()
         rows, width = start.shape
@@ -180,12 +154,6 @@ def serve(connection: Connection) -> None:
         room = map_bytes(start.ids, start.places * MAX_IDS * 8).view(start.places, -1)
         module, name = start.side.split(":")
         side = getattr(importlib.import_module(module), name)(table, **start.arguments)
-    except EOFError:
-        return
-    except Exception as error:
-        connection.send(("failed", words_of(error)))
-        raise
-    try:
         connection.send(("ready", side.steps))
         while True:
             kind, *rest = connection.recv()
@@ -193,8 +161,8 @@ def serve(connection: Connection) -> None:
                 side.attach(*rest)
             else:
                 place, count, item = rest
-                kind_of_id = torch.int32 if item == 4 else torch.int64
-                side.gather(place, room[place, : count * item].view(kind_of_id))
+                id_dtype = torch.int32 if item == 4 else torch.int64
+                side.gather(place, room[place, : count * item].view(id_dtype))
                 connection.send(("queued", place))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the other side has closed the connection
@@ -202,7 +170,8 @@ def serve(connection: Connection) -> None:
         connection.send(("failed", words_of(error)))
         raise
     finally:
-        side.close()
+        if side is not None:
+            side.close()
 
 
 if __name__ == "__main__":

@@ -3,10 +3,8 @@
 Degree (PaGraph: Lin et al., SoCC 2020) and reverse PageRank (Data Tiering: Min et al., KDD 2022,
 arXiv 2111.05894) use only the graph. Counts of use (PreSC: GNNLab, Yang et al., EuroSys 2022) need
 minibatches that were sampled before. Random scores are the control: the gain of a cache without
-any knowledge.
-
-Both scores of the graph are sums over its edges in the order in which the edges lie. So they have
-the same bits for each dtype of the ids, and take no memory per edge.
+any knowledge. Both scores of the graph are sums over its edges in the order in which they lie, so
+they have the same bits for each dtype of the ids, and they take no memory per edge.
 """
 
 from __future__ import annotations
@@ -57,9 +55,7 @@ class Placed:
         return self.slots.nbytes
 
     def step(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Look up a minibatch of ids ``[B]`` (int32 or int64, repeats allowed) as a cache does.
-
-        The caller has checked the ids, as ``Fetcher.submit`` does.
+        """Look up a minibatch of checked ids ``[B]`` (int32 or int64, repeats allowed).
 
         Returns:
             slots: int64 ``[B]``, the slot of each position's row, or -1 if it is not held. All
@@ -78,12 +74,14 @@ def placed(policy: str, count: int, num_rows: int, knowledge: Knowledge) -> Plac
         ValueError: the graph has another number of nodes than the table has rows.
     """
     graph = knowledge.graph
-    if graph is not None and len(graph.indptr) != num_rows + 1:
-        nodes = len(graph.indptr) - 1
+    if graph is not None and (nodes := len(graph.indptr) - 1) != num_rows:
         raise ValueError(f"the graph has {nodes} nodes and the table {num_rows} rows")
     hot = np.empty(0, np.int64)
     if count:
-        hot = _hottest(scores(policy, num_rows, knowledge), count)
+        values = scores(policy, num_rows, knowledge)
+        lowest = np.partition(values, -count)[-count]
+        above, ties = np.flatnonzero(values > lowest), np.flatnonzero(values == lowest)
+        hot = np.sort(np.concatenate([above, ties[: count - len(above)]]))
     slots = np.full(num_rows, -1, np.int32)
     slots[hot] = np.arange(len(hot), dtype=np.int32)
     return Placed(hot, slots)
@@ -98,16 +96,15 @@ def scores(policy: str, num_rows: int, known: Knowledge) -> NDArray[Any]:
         assert known.measured is not None
         return times_asked(known.measured, num_rows)
     assert known.graph is not None
-    if policy == "presampled":
-        assert known.earlier is not None
-        # Rows that are used equally often, or never, are ordered by their degree.
-        times, degree = times_asked(known.earlier(0), num_rows), out_degree(known.graph)
-        found: NDArray[np.float64] = times + degree / (degree.max(initial=0) + 1.0)
-        return found
+    if policy.endswith("reverse_pagerank"):
+        return reverse_pagerank(known.graph, known.training_ids if "weighted" in policy else None)
+    degree = out_degree(known.graph)
     if policy == "degree":
-        return out_degree(known.graph)
-    restart = known.training_ids if policy == "weighted_reverse_pagerank" else None
-    return reverse_pagerank(known.graph, restart)
+        return degree
+    assert known.earlier is not None
+    # Rows that are used equally often, or never, are ordered by their degree.
+    tie: NDArray[np.float64] = degree / (degree.max(initial=0) + 1.0)
+    return tie + times_asked(known.earlier(0), num_rows)
 
 
 def out_degree(graph: Adjacency) -> NDArray[np.int64]:
@@ -145,14 +142,6 @@ def times_asked(minibatches: Iterable[Tensor], num_nodes: int) -> NDArray[np.int
     for ids in minibatches:
         times[ids.numpy()] += 1
     return times
-
-
-def _hottest(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
-    lowest = np.partition(scores, -count)[-count]
-    chosen = scores > lowest
-    ties = np.flatnonzero(scores == lowest)
-    chosen[ties[: count - np.count_nonzero(chosen)]] = True
-    return np.flatnonzero(chosen)
 
 
 def _received(graph: Adjacency, share: NDArray[Any]) -> NDArray[Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,13 +60,12 @@ def shared_table(array: Tensor | NDArray[Any]) -> Tensor:
             table = _mapped(f"/proc/{pid}/fd/{opened}", source)
         except OSError as failed:
             lost = failed.errno or -1
-    everyone = _of_all([lost])
+    refused = {rank: code for rank, (code,) in enumerate(_of_all([lost])) if code}
     if made >= 0:
         os.close(made)
     if error:
         size = f"{source.nbytes / 2**30:.2f} GiB"
         raise MemoryError(f"rank {first} has no {size} of shared memory: {os.strerror(error)}")
-    refused = {rank: code for rank, (code,) in enumerate(everyone) if code}
     if table is None or refused:
         rank, code = next(iter(refused.items()))
         raise OSError(
@@ -95,11 +95,8 @@ def _filled(source: Tensor) -> int:
 
 
 def _mapped(path: str, like: Tensor) -> Tensor:
-    opened = os.open(path, os.O_RDWR)
-    try:
-        return _view(opened, like)
-    finally:
-        os.close(opened)
+    with Path(path).open("r+b", buffering=0) as file:
+        return _view(file.fileno(), like)
 
 
 def _view(opened: int, like: Tensor) -> Tensor:
@@ -109,13 +106,13 @@ def _view(opened: int, like: Tensor) -> Tensor:
     return flat.view(like.dtype).view(like.shape)
 
 
-def _of_all(mine: list[int]) -> list[list[int]]:
+def _of_all(numbers: list[int]) -> list[list[int]]:
     """Gather the numbers of every rank, by rank."""
     if not (dist.is_available() and dist.is_initialized()):
-        return [mine]
+        return [numbers]
     on_gpu = dist.get_backend() == "nccl"
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-    own = torch.tensor(mine, dtype=torch.int64, device=device)
+    own = torch.tensor(numbers, dtype=torch.int64, device=device)
     found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(found, own)
-    return [of.tolist() for of in found]
+    return [each.tolist() for each in found]

@@ -68,7 +68,7 @@ def test_the_fewest_threads_whose_step_is_fast_enough_and_torchs_pool_last(
     fetcher = open_fetcher()
     clock = Steps(fetcher._path, takes)
     monkeypatch.setattr(host_tuning.time, "perf_counter", lambda: clock.now)
-    found = tuned(fetcher, clock, list(takes), IDS, clock.step, lambda: None)
+    found = tuned(fetcher, clock.take, list(takes), IDS, clock.step, lambda: None)
     values = {step.metric: step.value for step in found}
     assert values["gather_threads"] == (chosen or torch.get_num_threads())
     assert values["gather_on_torch_pool"] == (chosen == TORCH)
