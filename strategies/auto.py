@@ -46,8 +46,8 @@ WARM, TIMED = 2, 3
 #: An interval between two calls is left out if it is this many times as long as usual: the
 #: training evaluated the model, or wrote a checkpoint.
 PAUSE = 10.0
-#: Variants of two parameters that only together differ from others: DGL's grid is for sorted ids.
-PAIRS: tuple[Strategy, ...] = (AlignedZeroCopy(order="sorted", grid="dgl"),)
+#: DGL's grid is for sorted ids: a variant that differs from the default in two parameters.
+DGL_GRID = AlignedZeroCopy(order="sorted", grid="dgl")
 #: The exceptions of a path that cannot be opened.
 _CANNOT = (RuntimeError, ValueError, MemoryError, OSError)
 CLOCK = "from one fetch's submit to the next, training included; turns in shuffled blocks"
@@ -55,10 +55,8 @@ CLOCK = "from one fetch's submit to the next, training included; turns in shuffl
 
 @dataclass(frozen=True)
 class Auto(Strategy):
-    """``search`` is ``fresh``: each training searches anew in its first minibatches.
-
-    It is the only value. It remains from a version that could keep a finding, for callers and rows.
-    """
+    """``search`` is ``fresh``, its only value: each training searches anew in its first
+    minibatches."""
 
     name: ClassVar[str] = "auto"
     summary: ClassVar[str] = "whichever exact path the training itself shows to be the fastest"
@@ -87,22 +85,23 @@ def candidates(features: Tensor, device: torch.device) -> list[Strategy]:
     """
     from gatherbench.strategies.registry import STRATEGIES, representatives  # knows this one, too
 
-    found: list[tuple[bool, bool, Strategy]] = []
-    for kind in STRATEGIES:
-        default = kind()
-        for one in (*representatives(kind), *(pair for pair in PAIRS if type(pair) is kind)):
-            unfit = one.needs or one.role in UNRANKED or one.role == "baseline"
-            there = one.role != "upper_bound" or device.type == "cuda"
-            tuned = getattr(one, "budget", "auto") != "auto"  # the default finds its share
-            copied = reads_managed(one) and span_of(features) is None
-            if unfit or tuned or not there:
-                continue
-            if copied and no_room(torch.device("cpu"), features.nbytes):
-                continue
-            if one.skip(device, features.nbytes) is None:
-                found.append((one.role != "conventional", one != default, one))
-    found.sort(key=lambda one: (one[0] or one[1], one[1]))
-    return [one for _, _, one in found]
+    def fits(path: Strategy) -> bool:
+        if path.needs or path.role in UNRANKED or path.role == "baseline":
+            return False
+        if path.role == "upper_bound" and device.type != "cuda":
+            return False
+        if getattr(path, "budget", "auto") != "auto":  # the default finds its share
+            return False
+        copied = reads_managed(path) and span_of(features) is None
+        if copied and no_room(torch.device("cpu"), features.nbytes):
+            return False
+        return path.skip(device, features.nbytes) is None
+
+    paths = [path for kind in STRATEGIES for path in representatives(kind)]
+    last = max(k for k, path in enumerate(paths) if type(path) is AlignedZeroCopy)
+    paths.insert(last + 1, DGL_GRID)
+    found = [path for path in paths if fits(path)]
+    return sorted(found, key=lambda path: (path != type(path)(), path.role != "conventional"))
 
 
 def most(epoch: int) -> float:
@@ -121,21 +120,19 @@ def said(path: Strategy) -> str:
 
 
 class _Race:
-    """A running search, which measures the times between submits.
+    """A running search, which measures the times between submits, on a GPU on the training's
+    stream, for which the host waits once a turn.
 
-    On a GPU these are taken on the training's stream; the host waits for it once a turn.
-
-    Attributes:
-        turn: the current turn; ``found``: the outcome, once the search is over.
-        minibatches: the number seen so far; ``epoch``: the number in an epoch, 0: unknown.
-        lasted_s, rows: seconds (by the host's clock) and rows so far, without pauses.
+    Attributes: ``turn``, the current one; ``found``, the outcome, once the search is over; the
+    ``minibatches`` seen so far, and those of an ``epoch`` (0: unknown); ``lasted_s`` and ``rows``,
+    seconds by the host's clock and rows so far, without pauses.
     """
 
     def __init__(self, paths: Sequence[Strategy], device: torch.device, epoch: int) -> None:
         self.began = self._left_at = time.perf_counter()
+        self.minibatches, self.epoch, self.lasted_s, self.rows = 0, epoch, 0.0, 0
         self._paths = paths
         self._begin()
-        self.minibatches, self.epoch, self.lasted_s, self.rows = 0, epoch, 0.0, 0
         self.found: Outcome[Strategy] | None = None
         self._stream = device if device.type == "cuda" else None
         self._usual, self._away = deque[float](maxlen=100), 0.0
@@ -145,11 +142,9 @@ class _Race:
         self._seen = self._timed_rows = 0
 
     def _begin(self) -> None:
-        self._search = search(self._paths, random.Random(self.began), self._enough)
+        draw = random.Random(self.began)
+        self._search = search(self._paths, draw, lambda: spent_by(self.minibatches, self.epoch))
         self.turn = next(self._search)
-
-    def _enough(self) -> bool:
-        return spent_by(self.minibatches, self.epoch)
 
     def entered(self) -> None:
         """Note that the training calls: since the last call it was busy with its own work."""
@@ -202,11 +197,7 @@ class _Race:
         return event
 
     def over(self, cost: float | None) -> None:
-        """End the turn: a row cost ``cost`` seconds, or (``None``) the path cannot be opened.
-
-        Raises:
-            NoPathError: no path can be opened.
-        """
+        """End the turn: a row cost ``cost`` seconds, or (``None``) the path cannot be opened."""
         self._seen = 0
         try:
             self.turn = self._search.send(cost)
@@ -233,19 +224,13 @@ class _Told:
 
 
 class AutoFetcher(Fetcher):
-    """Fetches by one path at a time: by each in turn during the search, then by the winner.
-
-    Args:
-        paths: to choose from; by default :func:`candidates`.
-    """
+    """Fetches by one path at a time: by each of ``paths`` in turn during the search, then by the
+    winner."""
 
     tunable = True
 
     def __init__(
-        self,
-        features: Tensor,
-        device: torch.device,
-        paths: Sequence[Strategy] | None = None,
+        self, features: Tensor, device: torch.device, paths: Sequence[Strategy] | None = None
     ) -> None:
         super().__init__(features, device)
         self._features = features
@@ -307,7 +292,7 @@ class AutoFetcher(Fetcher):
         return self._serving.residency()
 
     def _close(self) -> None:
-        for path in (*self._open.values(), *(one for _, one in self._leaving)):
+        for path in (*self._open.values(), *(fetcher for _, fetcher in self._leaving)):
             path.close()
         self._open.clear()
         self._leaving.clear()
@@ -338,13 +323,12 @@ class AutoFetcher(Fetcher):
         while True:
             race = self._race
             if race is not None:
-                stay = (race.turn.path, race.turn.beside)
-                for path in [one for one in self._open if one not in stay]:
+                for path in self._open.keys() - {race.turn.path, race.turn.beside}:
                     gone = self._open.pop(path)
                     self._leaving.append((self._submitted + gone.lookahead, gone))
-            for one in [one for one in self._leaving if one[0] <= self._submitted]:
-                self._leaving.remove(one)
-                one[1].close()
+            for entry in [entry for entry in self._leaving if entry[0] <= self._submitted]:
+                self._leaving.remove(entry)
+                entry[1].close()
             if race is None:
                 return
             wait = self._leaving and race.turn.path not in self._open
@@ -358,10 +342,10 @@ class AutoFetcher(Fetcher):
             return
 
     def _end(self, race: _Race, found: Outcome[Strategy]) -> None:
-        """End the search."""
+        """End the search, and report it in ``setup``."""
         self._race = None
         self._release()
-        met = sorted(found.met.items(), key=lambda one: -one[1].interval.repeats)
+        met = sorted(found.met.items(), key=lambda item: -item[1].interval.repeats)
         kept, extra_s = said(found.kept), race.lasted_s - race.rows * found.row_s
         text = f"kept {kept}"
         if met:
@@ -371,11 +355,12 @@ class AutoFetcher(Fetcher):
             verdict = {"SAME": ", a tie", "AMBIGUOUS": ", not decided"}.get(judged.word, "")
             text += f", {judged.interval.value:.2f}× ({ends}) over {said(over)}{verdict}"
         lasted = f"the search took {race.minibatches} minibatches, {extra_s:.3g} s longer than they"
-        for metric, unit, value, source in (
-            (f"kept {kept}", "1", 1.0, f"{CLOCK}; {text}; {lasted} take with it"),
-            ("search_minibatches", "1", race.minibatches, CLOCK),
-            ("search_time", "s", time.perf_counter() - race.began, CLOCK),
-            ("search_extra_time", "s", extra_s, CLOCK),
-            *((f"over_kept {said(one)}", "1", x.interval.value, x.reason) for one, x in met),
-        ):
-            self.setup.append(SetupStep(metric, unit, value, source))
+        self.setup += [
+            SetupStep(f"kept {kept}", "1", 1.0, f"{CLOCK}; {text}; {lasted} take with it"),
+            SetupStep("search_minibatches", "1", race.minibatches, CLOCK),
+            SetupStep("search_time", "s", time.perf_counter() - race.began, CLOCK),
+            SetupStep("search_extra_time", "s", extra_s, CLOCK),
+        ]
+        for path, judged in met:
+            metric = f"over_kept {said(path)}"
+            self.setup.append(SetupStep(metric, "1", judged.interval.value, judged.reason))

@@ -1,11 +1,9 @@
 """Find the fastest of several data paths while a training goes on.
 
 Paths serve *turns* of a few minibatches each. A turn gives one number: the cost of a row, from one
-fetch to the next, training included. First each path has one turn, and the results give the order.
-Then the best is compared with the others one by one, the fastest first, in blocks of one turn each
-in random order, until the rule for all verdicts (:mod:`gatherbench.stats.judge`) decides. So at
-most two paths are open at a time.
-
+fetch to the next, training included. First each path has one turn. Then the best is compared with
+the others one by one, the fastest first, in blocks of one turn each in random order, until the rule
+for all verdicts (:mod:`gatherbench.stats.judge`) decides. So at most two paths are open at a time.
 This module neither fetches nor reads a clock: tests run the same search on simulated times.
 """
 

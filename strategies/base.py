@@ -225,8 +225,7 @@ class Fetcher(Observed, ABC):
 
     def check_usable(self) -> None:
         """Raise ``RuntimeError`` if the fetcher cannot be used here: it is closed, or this is a
-        forked child and the parent opened the fetcher with threads or a GPU.
-        """
+        forked child and the parent opened the fetcher with threads or a GPU."""
         if self._closed:
             raise RuntimeError(f"{type(self).__name__} is closed: open the strategy again")
         if self._pid != os.getpid() and (self.lookahead or self.device.type != "cpu"):

@@ -52,12 +52,7 @@ class CachedZeroCopy(Strategy):
     colour: ClassVar[str] = "vermilion"
 
     policy: Literal[
-        "presampled",
-        "degree",
-        "reverse_pagerank",
-        "weighted_reverse_pagerank",
-        "random",
-        "oracle",
+        "presampled", "degree", "reverse_pagerank", "weighted_reverse_pagerank", "random", "oracle"
     ] = "presampled"
     share: Literal["10%", "1%", "5%", "20%", "50%"] = "10%"
     ahead: Literal["0", "1"] = "0"

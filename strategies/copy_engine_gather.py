@@ -31,8 +31,7 @@ from gatherbench.strategies.places import path_skip, with_index
 class CopyEngineGather(Strategy):
     """``order`` takes rows as ``given``, or each ``unique`` row once in ascending order: then
     adjacent rows share a descriptor, and the batch is expanded on the GPU. ``ahead`` is the number
-    of minibatches to prefetch; a thread writes their descriptors.
-    """
+    of minibatches to prefetch; a thread writes their descriptors."""
 
     name: ClassVar[str] = "copy_engine_gather"
     summary: ClassVar[str] = "the copy engine takes the rows from the table, a descriptor each"

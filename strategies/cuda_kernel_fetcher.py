@@ -28,13 +28,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.grid import GridPoint
-from gatherbench.kernels.launch import (
-    Table,
-    architecture,
-    gather_into,
-    load_gather,
-    policy_point,
-)
+from gatherbench.kernels.launch import Table, architecture, gather_into, load_gather, policy_point
 from gatherbench.kernels.mapped_memory import (
     DeviceCopy,
     HostRegistration,

@@ -19,6 +19,7 @@ from gatherbench.kernels.launch import gather_into
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
 from gatherbench.strategies.host_tuning import ENOUGH, first_good, in_turns
+from gatherbench.strategies.page_rate import event_seconds
 
 #: Per cent of the GPU that a sweep tries.
 BUDGETS = (1, 2, 5, 10, 15, 25, 50)
@@ -31,11 +32,7 @@ _STEPS = 4
 
 
 def open_overlapped(
-    features: Tensor,
-    device: torch.device,
-    policy: str,
-    budget: str,
-    memory: str = "registered",
+    features: Tensor, device: torch.device, policy: str, budget: str, memory: str = "registered"
 ) -> OverlappedFetcher:
     """Map the table, to be gathered during training within ``budget`` (per cent or ``auto``)."""
     fetcher = OverlappedFetcher.of(features, device, memory, policy, overlapped=True)
@@ -107,17 +104,10 @@ class OverlappedFetcher(KernelFetcher):
         ]
 
     def _gather_seconds(self, ids: Tensor, out: Tensor) -> float:
-        begin, end = (
-            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
         torch.cuda.synchronize(self.device)  # ids and out were made on another stream
+        point = self.points[torch.int64]
         with torch.cuda.device(self.device), torch.cuda.stream(self._side):
-            begin.record()
-            gather_into(out, self.table, ids, self.points[torch.int64])
-            end.record()
-            end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
+            return event_seconds(lambda: gather_into(out, self.table, ids, point), self.device)
 
     def alone_seconds(self, beside: Callable[[], object]) -> float:
         """Measure the seconds of ``beside`` while nothing else runs."""
@@ -130,16 +120,16 @@ class OverlappedFetcher(KernelFetcher):
 
     def step_seconds(self, ids: Tensor, beside: Callable[[], object]) -> float:
         """Measure the seconds of a step that fetches ``ids`` while ``beside`` runs."""
-        ticket = self.submit(ids)
-        torch.cuda.synchronize(self.device)
-        begin = time.perf_counter()
-        for _ in range(_STEPS):
-            ticket.result()
-            ticket = self.submit(ids)
+        tickets = [self.submit(ids)]
+
+        def step() -> None:
+            tickets.pop().result()
+            tickets.append(self.submit(ids))
             beside()
-        ticket.result()
-        torch.cuda.synchronize(self.device)
-        return (time.perf_counter() - begin) / _STEPS
+
+        seconds = self.alone_seconds(step)
+        tickets.pop().result()
+        return seconds
 
 
 def share_threads(fetcher: KernelFetcher, percent: int) -> str:

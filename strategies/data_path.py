@@ -1,10 +1,8 @@
 """Declare how a minibatch travels, in bytes and requests.
 
-The tables of a run and the link model know little else of a strategy, so that neither depends on
-its name. :func:`zero_copy_path` counts the requests with the same policy that a path launches. A
-strategy is a plain value and knows no table yet, so one assumption is needed: the table begins on a
-page, hence on a line of 128 B. Tables that this project allocates do. A table in a memory-mapped
-``.npy`` file begins behind a header whose length is only a multiple of 64 B.
+:func:`zero_copy_path` counts the requests with the same policy that a path launches. A strategy
+knows no table yet, so it assumes that the table begins on a page, hence on a line of 128 B. Tables
+that this project allocates do; one in a memory-mapped ``.npy`` file begins at a multiple of 64 B.
 """
 
 from __future__ import annotations
@@ -28,28 +26,23 @@ class DataPath:
     The declaration is for a GPU behind a link, whatever backend runs the path: on the host backend
     the CPU plays the copy engine and the GPU. Feature bytes are counted wherever they pass, ids
     only where they cross the link. If only part of a cache line is wanted, only those bytes count:
-    ``gpu_requests`` has the whole size of each read.
-
-    Every byte of payload arrives in one of four ways: carried by the copy engine, read by the GPU
-    in host memory, read in GPU memory (``gpu_memory_bytes``), where the path keeps the row or has
-    it from this minibatch already, or sent by another rank (``peer_bytes``).
-    ``Strategy.kept_bytes`` is the memory that the table takes on the GPU.
+    ``gpu_requests`` has the whole size of each read. Every byte of payload arrives in one of four
+    ways: carried by the copy engine, read by the GPU in host memory, read in GPU memory
+    (``gpu_memory_bytes``), where the path keeps the row or has it from this minibatch already, or
+    sent by another rank (``peer_bytes``).
 
     All fields are bytes except ``gpu_share``, the part of a GPU that the fetch takes from
     concurrent training (0 if none runs), and the counts. ``gpu_requests`` maps the size of a read
-    request on the link (bytes) to its count. It is ``None`` where the path's requests cannot be
-    counted; an empty mapping means no requests at all. ``gpu_page_visits`` counts
-    how often these reads move to another page of a table in registered memory
+    request on the link (bytes) to its count; ``None``: they cannot be counted. ``gpu_page_visits``
+    counts how often these reads move to another page of a table in registered memory
     (``kernels/order.py``), ``managed_page_visits`` the same in managed memory, whose pages are
     larger; ``None`` means uncounted. ``pageable_bytes`` is the part of ``copy_engine_bytes`` in
-    freshly allocated pageable memory, which the driver copies once more before it travels.
-    ``engine_row_bytes`` is the part that the copy engine takes as rows from the table itself, in
-    ``engine_copies`` copies.
+    fresh pageable memory, which the driver copies once more; ``engine_row_bytes`` the part that the
+    copy engine takes as rows from the table itself, in ``engine_copies`` copies.
 
     For rows on a disk, ``disk_bytes`` counts the whole blocks that are read, in ``disk_requests``
-    reads; ``disk_payload_bytes`` counts the wanted rows, repeats included. The rows then travel
-    like rows of host memory. Where the page cache decides what is read, the first two are ``None``
-    and the third counts all wanted rows of the file.
+    reads (``None`` where the page cache decides), ``disk_payload_bytes`` the wanted rows, repeats
+    included. The rows then travel like rows of host memory.
     """
 
     payload_bytes: int
@@ -134,11 +127,11 @@ def total(paths: Iterable[DataPath]) -> DataPath:
     paths that read rows in place.
     """
     every = list(paths)
-    known = [path.gpu_requests for path in every if path.gpu_requests is not None]
+    requests = [path.gpu_requests for path in every]
+    known = [counts for counts in requests if counts is not None]
     return DataPath(
-        **{name: sum(getattr(path, name) for path in every) for name in BYTES},
-        engine_copies=sum(path.engine_copies for path in every),
-        gpu_requests=sum(map(Counter, known), Counter()) if len(known) == len(every) else None,
+        **{name: sum(getattr(path, name) for path in every) for name in (*BYTES, "engine_copies")},
+        gpu_requests=None if None in requests else sum(map(Counter, known), Counter()),
         gpu_page_visits=_sum(path.gpu_page_visits for path in every if path.gpu_link_read_bytes),
         managed_page_visits=_sum(path.managed_page_visits for path in every),
         disk_bytes=_sum(path.disk_bytes for path in every),

@@ -58,14 +58,9 @@ class DiskCached(Strategy):
     summary: ClassVar[str] = "hot rows kept in host memory, the rest read off the disk"
     colour: ClassVar[str] = "sky"
 
-    policy: Literal[
-        "presampled",
-        "degree",
-        "reverse_pagerank",
-        "lru",
-        "s3-fifo",
-        "belady",
-    ] = "presampled"
+    policy: Literal["presampled", "degree", "reverse_pagerank", "lru", "s3-fifo", "belady"] = (
+        "presampled"
+    )
     share: Literal["10%", "1%", "5%", "20%", "50%"] = "10%"
     start: Literal["warm", "cold"] = "warm"
     ahead: Literal["1", "0"] = "1"
@@ -156,12 +151,7 @@ class DiskCachedPath(CachedPath):
     counted: ClassVar[str] = "rows_in_memory"
 
     def __init__(
-        self,
-        features: Tensor,
-        kept: Placed | RowCache,
-        reader: RowReader,
-        *,
-        forgets: bool,
+        self, features: Tensor, kept: Placed | RowCache, reader: RowReader, *, forgets: bool
     ) -> None:
         self._reader = reader
         self._failed = False

@@ -1,9 +1,8 @@
 """The knowledge that a data path may have before it opens.
 
-A path that keeps rows has to choose them. It may use the graph, the training nodes, and minibatches
-that were drawn with another seed. It may not use the minibatches on which it is measured: no
-training has such a forecast. A strategy names its needs (``Strategy.needs``), and the harness
-supplies only those. The cost of using them counts as set-up of the path.
+A path that keeps rows may choose them by the graph, the training nodes, and minibatches that were
+drawn with another seed, but not by those on which it is measured: no training has such a forecast.
+A strategy names its ``needs``, and gets only those. Using them counts as set-up of the path.
 """
 
 from __future__ import annotations
@@ -25,14 +24,7 @@ from gatherbench.strategies.partition_orders import Partitions
 
 #: The needs that a strategy may name: the fields of :class:`Knowledge`, and ``process``.
 Need = Literal[
-    "graph",
-    "training_ids",
-    "earlier",
-    "measured",
-    "ranks",
-    "file",
-    "partitions",
-    "process",
+    "graph", "training_ids", "earlier", "measured", "ranks", "file", "partitions", "process"
 ]
 #: Needs of a path that must be the only open one: it empties the page cache, fetches together with
 #: other ranks (which then all open, fetch equally often and close), or has to start before CUDA
@@ -42,11 +34,9 @@ ALONE: frozenset[Need] = frozenset({"file", "partitions", "ranks", "process"})
 
 @dataclass(frozen=True, slots=True)
 class Adjacency:
-    """The graph: ``indices[indptr[v]:indptr[v + 1]]`` are the in-neighbours of node ``v``.
-
-    Their rows are fetched when ``v`` is sampled. ``indptr`` is int64 ``[N + 1]``, ``indices`` int32
-    or int64 ``[E]``; both are read-only.
-    """
+    """The graph: ``indices[indptr[v]:indptr[v + 1]]`` are the in-neighbours of node ``v``, whose
+    rows are fetched when ``v`` is sampled. ``indptr`` is int64 ``[N + 1]``, ``indices`` int32 or
+    int64 ``[E]``."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[Any]
@@ -54,12 +44,8 @@ class Adjacency:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process among those that train together; ``torch.distributed`` is initialised.
-
-    Attributes:
-        rank, world: the rank of the process, and the number of ranks.
-        local_world: the number of ranks on a machine; ranks are numbered machine by machine.
-    """
+    """This process among those that train together in ``torch.distributed``: its ``rank`` of
+    ``world``, and the number of ranks on a machine; ranks are numbered machine by machine."""
 
     rank: int
     world: int
@@ -112,11 +98,10 @@ NOTHING = Knowledge()
 def current_ranks() -> Ranks:
     """Return this process's rank in ``torch.distributed``'s default group, or a sole rank.
 
-    ``LOCAL_WORLD_SIZE``, which ``torchrun`` sets, is the number of ranks on a machine.
-
     Raises:
-        ValueError: the process was started as one of several but has joined no group yet; or the
-            number of ranks on a machine is unknown, or differs between machines.
+        ValueError: the process was started as one of several but has joined no group yet; or
+            the number of ranks on a machine (``LOCAL_WORLD_SIZE``) is unknown, or differs
+            between machines.
     """
     if not (dist.is_available() and dist.is_initialized()):
         started = os.environ.get("WORLD_SIZE", "1")

@@ -9,6 +9,7 @@ comparison of the two shows, on any machine, a driver that fell back to small pa
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 
 import torch
 
@@ -52,18 +53,23 @@ def random_reads(reads: int, number: int, device: torch.device) -> torch.Tensor:
 
 
 def _gather_seconds(address: int, size: int, device: torch.device, number: int) -> float:
-    begin, end = (
-        torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        for _ in range(2)
-    )
     table = Table(address, size // READ_BYTES, READ_BYTES, READ_BYTES)
     ids = random_reads(table.num_rows, number, device)
     out = torch.empty((READS, READ_BYTES), dtype=torch.uint8, device=device)
     point = policy_point("aligned", READ_BYTES, 1, address % 16, out.data_ptr() % 16, 8)
     torch.cuda.synchronize(device)
+    return event_seconds(lambda: gather_into(out, table, ids, point), device)
+
+
+def event_seconds(queue: Callable[[], None], device: torch.device) -> float:
+    """Measure on the current stream the seconds of the work that ``queue`` puts there."""
+    begin, end = (
+        torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        for _ in range(2)
+    )
     with torch.cuda.device(device):
         begin.record()
-        gather_into(out, table, ids, point)
+        queue()
         end.record()
         end.synchronize()
     return float(begin.elapsed_time(end)) / 1e3

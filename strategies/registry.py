@@ -52,17 +52,11 @@ def _checked(loaded: object) -> type[Strategy]:
         raise TypeError("it is no subclass of gatherbench.strategies.base.Strategy")
     if not (loaded.name.isidentifier() and loaded.summary):
         raise ValueError(f"it needs a summary, and a name of letters, digits and _: {loaded.name}")
-    bad = [name for name, words in parameters(loaded).items() if not words]
-    if bad or variants(loaded)[0] != loaded():
-        raise ValueError(
-            "each parameter must be a Literal of words, the default first"
-            + (f": {', '.join(bad)}" if bad else "")
-        )
+    if not all(parameters(loaded).values()) or variants(loaded)[0] != loaded():
+        raise ValueError("each parameter must be a Literal of words, the default first")
     require_read_back(*(one.variant for one in variants(loaded)))
-    if taken := {one.role for one in variants(loaded)} - {"zero_copy", "control", "other"}:
-        raise ValueError(
-            f"its role is {min(taken)}, which ours alone have: zero_copy, control or other"
-        )
+    if taken := {path.role for path in variants(loaded)} - {"zero_copy", "control", "other"}:
+        raise ValueError(f"its role is {min(taken)}; it may be zero_copy, control or other")
     return loaded
 
 
@@ -115,10 +109,9 @@ def variants(strategy: type[Strategy]) -> tuple[Strategy, ...]:
 
 
 def role_of(name: str, variant: str) -> Role:
-    """Return the role of a series from the name and variant in its rows.
+    """Return the role of a series from the name and variant in its rows; ``other`` if unknown.
 
-    ``other`` for an unknown strategy; a variant that no longer exists counts as the strategy's
-    default.
+    A variant that no longer exists counts as the strategy's default.
     """
     try:
         known = _by_variant(get(name))

@@ -21,8 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -65,17 +64,14 @@ def unified(
 
     On a GPU most strategies page-lock ``x``, and from then on a fork copies all of it at once
     (Linux since 5.9). If a loader forks its workers later, call ``x.share_memory_()`` first: shared
-    memory is not copied.
-
-    A strategy that spreads the table over several ranks finds them in ``torch.distributed``: call
-    ``init_process_group`` first. All ranks then have to make the same number of fetches.
+    memory is not copied. A strategy that spreads the table over ranks finds them in
+    ``torch.distributed``: call ``init_process_group`` first, and fetch equally often on all ranks.
 
     Args:
         x: the feature table ``[N, D]``, any dtype, contiguous, in host memory, a tensor or an
             array. It is used in place where the data path allows it, and has to stay at its
-            address; :class:`UnifiedTensor` explains the effect of later writes. For
-            ``memory="managed"`` make it with :func:`gatherbench.empty`, or it is copied. For a
-            strategy that reads a disk, use ``numpy.load(path, mmap_mode="r")``.
+            address. For ``memory="managed"`` make it with :func:`gatherbench.empty`, or it is
+            copied. For a strategy that reads a disk, use ``numpy.load(path, mmap_mode="r")``.
         strategy: a name of ``gatherbench list strategies``, or ``auto``: the one that is fastest in
             the first minibatches (:mod:`gatherbench.strategies.auto`).
         device: the device of the rows; by default the current GPU, or the host without one.
@@ -90,11 +86,9 @@ def unified(
 
     Raises:
         ValueError: no such strategy, parameter or value (the nearest is named), or no such device;
-            or the strategy cannot run here (its reason is given), or needs knowledge that was not
-            given, or unknown ranks (``knowledge.current_ranks``); or ``x`` is not a table, or
-            requires a gradient, which does not flow through a fetch; or a file differs from its map
-            (:meth:`gatherbench.kernels.table_file.TableFile.of`); or graph, nodes or minibatches do
-            not fit ``x`` (:mod:`gatherbench.checks`).
+            or the strategy cannot run here, or needs knowledge that was not given; or ``x`` is not
+            a table, or requires a gradient, which does not flow through a fetch; or a file differs
+            from its map; or graph, nodes or minibatches do not fit ``x``.
         TypeError: ``x`` is neither a tensor nor an array.
     """
     with plain_torch():
@@ -102,12 +96,7 @@ def unified(
 
 
 def _opened(
-    x: Any,
-    strategy: str,
-    device: torch.device | str | None,
-    copy: bool,
-    knowledge: Any,
-    params: Any,
+    x: Any, strategy: str, device: Any, copy: bool, knowledge: Any, params: Any
 ) -> UnifiedTensor:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -115,16 +104,14 @@ def _opened(
         place = torch.device(device)
     except RuntimeError as error:
         raise ValueError(f"device = {device!r}: expected e.g. 'cpu', 'cuda' or 'cuda:1'") from error
-    path = build(strategy, params)
+    path, file, mapped = build(strategy, params), None, isinstance(x, np.memmap)
     if path.role == "no_fetch":
         raise ValueError(
             f"{strategy} fetches nothing: its rows are others than those that are asked for. It is "
             "the limit of a benchmark (gatherbench run); take e.g. aligned_zero_copy"
         )
-    mapped = isinstance(x, np.memmap)
     if path.role == "choice" and mapped and x.filename is not None:
         raise ValueError(f"{strategy} takes no path from a disk: name one, or load x into memory")
-    file = None
     if "file" in path.needs:
         if not mapped:
             raise ValueError(
@@ -136,16 +123,14 @@ def _opened(
     graph, train_ids, minibatches = knowledge
     known = Knowledge(
         graph=None if graph is None else adjacency_of(edges_of(graph, len(x)), len(x)),
-        training_ids=None if train_ids is None else _some(train_ids, len(x), "train_ids").numpy(),
+        training_ids=None if train_ids is None else _training(train_ids, len(x)),
         earlier=None if minibatches is None else _epoch_of(minibatches, len(x)),
         ranks=current_ranks() if "ranks" in path.needs else None,
         file=file,
     )
-    missing = [
-        _GIVEN.get(need, f"{need}, of which only a run knows") for need in known.missing(path.needs)
-    ]
-    if missing:
-        raise ValueError(f"{strategy} ({path.variant}) needs {' and '.join(missing)}")
+    if missing := known.missing(path.needs):
+        names = (_GIVEN.get(need, f"{need}, of which only a run knows") for need in missing)
+        raise ValueError(f"{strategy} ({path.variant}) needs {' and '.join(names)}")
     features = UnifiedTensor(x, path, place, copy=copy, knowledge=known)
     if file is not None and writable and not features.live:
         features.close()
@@ -169,12 +154,12 @@ def _table_of(x: Any) -> Tensor:
     return table
 
 
-def _some(ids: Any, num_rows: int, what: str) -> Tensor:
-    """Check ids (:func:`gatherbench.checks.ids_of`), and refuse an empty list."""
-    found = ids_of(ids, num_rows, what)
+def _training(ids: Any, num_rows: int) -> NDArray[np.int64]:
+    """Check the training nodes (:func:`gatherbench.checks.ids_of`), of which there must be some."""
+    found = ids_of(ids, num_rows, "train_ids")
     if not len(found):
-        raise ValueError(f"{what}: names no row")
-    return found
+        raise ValueError("train_ids: names no row")
+    return found.numpy()
 
 
 def _epoch_of(minibatches: Any, num_rows: int) -> Callable[[int], list[Tensor]]:
@@ -189,12 +174,8 @@ def _epoch_of(minibatches: Any, num_rows: int) -> Callable[[int], list[Tensor]]:
     return lambda _epoch: batches
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Ahead:
-    """A fetch that was started in advance by ``prefetch``.
-
-    ``number`` counts fetches, ``version`` the writes to the table that torch had seen.
-    """
+class _Ahead(NamedTuple):
+    """A fetch that ``prefetch`` began: the ``number``-th, after ``version`` writes to the table."""
 
     number: int
     version: int
@@ -212,10 +193,9 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     raises.
 
     **Later changes of x.** If :attr:`live` is true, ``features[ids]`` returns the values that ``x``
-    has at that moment: rows that were prefetched before a write that torch has seen are fetched
-    anew. If it is false, the path has copied rows, and the first fetch after such a write raises.
-    Torch does not see writes by NumPy, through ``x.data`` or by other processes. ``x`` has to stay
-    at its address: after a change of its memory the next fetch raises.
+    has at that moment. If it is false, the path has copied rows, and the first fetch after a write
+    raises. Torch does not see writes by NumPy, through ``x.data`` or by other processes. If ``x``
+    has left its address, the next fetch raises.
 
     Torch's modes (``inference_mode``, ``autocast``, a default device …) do not affect fetches, and
     rows are plain tensors that require no gradient.
@@ -226,11 +206,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     :class:`gatherbench.strategies.pyg_features.FeatureLoader`.
 
     It is closed by :meth:`close`, by ``with``, by garbage collection, or at the program's end.
-
-    Attributes:
-        strategy: the strategy that moves the rows, with its parameters.
-        shape, dtype: shape and dtype of the table.
-        device: the device of the rows.
+    Attributes: ``strategy``; ``shape`` and ``dtype`` of the table; ``device`` of the rows.
     """
 
     def __init__(
@@ -275,10 +251,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         return tuple(self._fetcher.setup)
 
     def expect(self, minibatches: int) -> None:
-        """Announce the number of minibatches of an epoch, of which ``auto`` may use a share.
-
-        :class:`gatherbench.strategies.pyg_features.FeatureLoader` calls it before each epoch.
-        """
+        """Announce the number of minibatches of an epoch, of which ``auto`` may use a share."""
         with self._turn:
             self._fetcher.expect(minibatches)
 
@@ -286,11 +259,9 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         return int(self.shape[0])
 
     def __repr__(self) -> str:
-        of = f"{self.strategy.name} ({self.strategy.variant})"
+        table = f"{list(self.shape)}, {self.dtype}, {self.strategy.name} ({self.strategy.variant})"
         closed = "" if self._close.alive else ", closed"
-        return (
-            f"UnifiedTensor({list(self.shape)}, {self.dtype}, {of}, device={self.device}{closed})"
-        )
+        return f"UnifiedTensor({table}, device={self.device}{closed})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -301,10 +272,9 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     def __getitem__(self, ids: Rows) -> Tensor:
         """Return rows ``ids`` (``[B]``, int32 or int64, not negative), ``[B, D]`` on the device.
 
-        A list or an array of ids, a mask ``[N]`` or a slice is turned into ids first.
-
-        Prefetched rows are returned in whatever order they are indexed. Ids on a GPU are copied to
-        the host first, to be checked there, for which the host waits.
+        A list or an array of ids, a mask ``[N]`` or a slice is turned into ids first. Prefetched
+        rows are returned in whatever order they are indexed. Ids on a GPU are copied to the host
+        first, to be checked there, for which the host waits.
 
         Raises:
             TypeError, ValueError, IndexError: ids that are not ids of rows, see
@@ -317,16 +287,9 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
             _let_go_of_tickets(error)
             raise
 
-    def _rows(self, ids: Rows) -> Tensor:
+    def _rows(self, rows: Rows) -> Tensor:
         self._check_usable()
-        direct = self._copy and self.device.type == "cpu"
-        with self._turn:
-            if direct and not self._ahead and type(ids) is Tensor and ids.dtype != torch.bool:
-                return self._fetcher.fetch(ids if ids.is_cpu else ids.cpu())
-            return self._placed_rows(ids)
-
-    def _placed_rows(self, rows: Rows) -> Tensor:
-        with plain_torch():
+        with self._turn, plain_torch():
             ids = self._placed(rows)
             for ahead in self._ahead:
                 if ids.dtype == ahead.ids.dtype and torch.equal(ids, ahead.ids):
@@ -345,14 +308,11 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         return self._fetcher.hand_over(rows) if self._copy else rows
 
     def prefetch(self, ids: Rows) -> None:
-        """Start fetching ``ids``, which ``features[ids]`` will return soon.
+        """Start fetching ``ids``, which ``features[ids]`` will return soon; raises as that does.
 
         It does nothing where the strategy blocks (``lookahead`` 0), so that one loop serves all
-        strategies. The ids may be changed afterwards: their values at the call count. Unused rows
-        are dropped when their buffer is filled again, ``lookahead + 1`` fetches later.
-
-        Raises:
-            As ``features[ids]``.
+        strategies. The ids may be changed afterwards. Unused rows are dropped when their buffer is
+        filled again, ``lookahead + 1`` fetches later.
         """
         try:
             self._begin(ids)
@@ -362,18 +322,15 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
 
     def _begin(self, ids: Rows) -> None:
         self._check_usable()
-        if self.lookahead:
-            with self._turn, plain_torch():
-                ids = self._placed(ids)
-                # Only this entry holds the ticket: if an interrupt loses it, the buffer is free.
-                now = self._started + 1, self._fetcher.table_version
-                self._ahead.append(_Ahead(*now, copied(ids), self._start(ids)))
+        if not self.lookahead:
+            return
+        with self._turn, plain_torch():
+            ids, version = self._placed(ids), self._fetcher.table_version
+            # Only this entry holds the ticket: if an interrupt loses it, the buffer is free.
+            self._ahead.append(_Ahead(self._started + 1, version, copied(ids), self._start(ids)))
 
     def close(self) -> None:
-        """Free buffers, join threads, undo registrations. Safe to call twice.
-
-        It waits for a fetch that another thread has begun.
-        """
+        """Free buffers, join threads, undo registrations; wait for another thread's fetch."""
         with self._turn:
             self._ahead.clear()
             self._close()
@@ -419,11 +376,8 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
 
 
 def _let_go_of_tickets(error: BaseException | None) -> None:
-    """Free the objects that the frames of this module's calls hold after ending with ``error``.
-
-    A program that keeps an interrupt's traceback, as Jupyter does, would also keep a ticket in the
-    frames, and with it a buffer whose rows cannot be read any more.
-    """
+    """Free what the frames of this module's calls hold after ending with ``error``: a program that
+    keeps an interrupt's traceback, as Jupyter does, would keep a ticket, and with it a buffer."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__
