@@ -2,8 +2,7 @@
 
 A few nodes of a real graph are in most minibatches. Data Tiering (Min et al., KDD 2022, arXiv
 2111.05894) keeps those in GPU memory and so takes 87 to 95 % of the traffic off the link. A score
-(``scores.py``) chooses them before training, and the choice then stays fixed. One launch reads
-from both places.
+(``scores.py``) chooses them before training, once. One launch reads from both places.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class CachedZeroCopy(Strategy):
     (``presampled``), the number of nodes that aggregate from it (``degree``), its
     ``reverse_pagerank``, also ``weighted`` towards the training nodes, a ``random`` number, or the
     number of measured minibatches that use it (``oracle``: the bound). With ``ahead`` 1 the fetch
-    overlaps training, on a tenth of a GPU's threads. ``memory`` sets how the GPU gets access to
-    the other rows, as in ``unified_zero_copy``.
+    overlaps training, on a tenth of a GPU's threads. ``memory`` is that of the other rows, as in
+    ``unified_zero_copy``.
     """
 
     name: ClassVar[str] = "cached_zero_copy"
@@ -103,30 +102,36 @@ class CachedZeroCopy(Strategy):
         row_bytes = features.shape[1] * features.element_size()
         begin = time.perf_counter()
         kept = self._kept(len(features), row_bytes, knowledge)
-        seconds = time.perf_counter() - begin
-        setup = [
-            SetupStep("score_time", "s", seconds, "time.perf_counter, choosing the rows to keep"),
-            SetupStep("kept", "B", kept.capacity * row_bytes, "rows kept × bytes of a row"),
-            SetupStep("location", "B", kept.state_bytes, "of what says where a row lies"),
-        ]
-        if device.type == "cuda":
-            ahead = self.lookahead > 0
-            opened = CachedFetcher.of(features, device, self.memory, POLICY, overlapped=ahead)
-            try:
-                seconds = opened.keep(kept)
-                if ahead:
-                    take_usual_share(opened)
-            except BaseException:
-                opened.close()
-                raise
-            clock = "time.perf_counter, copying the rows to the GPU"
-            opened.setup += [*setup, SetupStep("fill_time", "s", seconds, clock)]
-            return opened
-        path = CachedPath(features, kept)
-        fetcher = HostFetcher(path, features, self.lookahead)
-        clock = "time.perf_counter, copying the rows that are kept"
-        fetcher.setup = [*setup, SetupStep("fill_time", "s", path.fill_seconds, clock)]
-        return fetcher
+        chosen_s = time.perf_counter() - begin
+        if device.type != "cuda":
+            path = CachedPath(features, kept)
+            fetcher = HostFetcher(path, features, self.lookahead)
+            fetcher.setup = kept_steps(kept, row_bytes, chosen_s, path.fill_seconds)
+            return fetcher
+        ahead = self.lookahead > 0
+        opened = CachedFetcher.of(features, device, self.memory, POLICY, overlapped=ahead)
+        try:
+            filled_s = opened.keep(kept)
+            if ahead:
+                take_usual_share(opened)
+        except BaseException:
+            opened.close()
+            raise
+        opened.setup += kept_steps(kept, row_bytes, chosen_s, filled_s)
+        return opened
+
+
+def kept_steps(
+    kept: Placed | RowCache, row_bytes: int, chosen_s: float, filled_s: float
+) -> list[SetupStep]:
+    """Report the memory of the rows that are kept, and the seconds of choosing and copying them."""
+    clock = "time.perf_counter"
+    return [
+        SetupStep("score_time", "s", chosen_s, f"{clock}, choosing the rows to keep"),
+        SetupStep("kept", "B", kept.capacity * row_bytes, "rows kept × bytes of a row"),
+        SetupStep("location", "B", kept.state_bytes, "of what says where a row lies"),
+        SetupStep("fill_time", "s", filled_s, f"{clock}, copying the rows to keep"),
+    ]
 
 
 class CachedPath(HostPath):
@@ -167,12 +172,10 @@ class CachedFetcher(KernelFetcher):
     """Reads hot rows in GPU memory and the others in host memory, by one launch of the kernel.
 
     CUDA has one address space for both memories. The kernel finds a row at ``table + id × stride``,
-    so rows that begin a whole number of strides from the table are rows of it under other ids. The
-    hot rows are placed so, and the launch gets ids that lead to either place. Two launches would
-    need the number of ids of each kind, for which the host would have to wait.
-
-    Ids of host rows come first. Then the rows of a warp lie in one memory, and the requests on the
-    link equal those of a gather of the host rows alone, as they are counted.
+    so hot rows that begin a whole number of strides from the table are rows of it under other ids.
+    (Two launches would need the number of ids of each kind, for which the host would have to wait.)
+    Ids of host rows come first: so a warp's rows lie in one memory, and the requests on the link
+    equal those of a gather of the host rows alone, as they are counted.
     """
 
     live = False

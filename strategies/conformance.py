@@ -282,7 +282,7 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
         payload = len(ids) * row_bytes if strategy.role != "no_fetch" else 0
         written, read = path.cpu_write_bytes, path.cpu_read_bytes
         crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0
-        from_gpu = path.gpu_memory_bytes - (len(ids) - len(ids.unique())) * row_bytes
+        from_gpu = path.gpu_memory_bytes - (len(ids) - len(set(ids.tolist()))) * row_bytes
         overlaps = 0 < path.gpu_share < 1 and strategy.lookahead > 0
         for holds, otherwise in (
             (path.payload_bytes == payload, "wrong payload_bytes"),

@@ -2,7 +2,7 @@
 
 The processor writes addresses and sizes; the copy engine moves the bytes, if wanted during
 training. No multiprocessor reads host memory, and no row passes through a staging buffer. The cost
-of a descriptor decides; no rate for rows of 0.1 to 8 KB is published (``kernels/copy_batch.py``).
+of a descriptor decides (``kernels/copy_batch.py``).
 """
 
 from __future__ import annotations
@@ -68,10 +68,8 @@ class CopyEngineGather(Strategy):
 
 
 def _read_order(ids: Tensor, order: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the rows to read, and for ``unique`` which of them stands at each place of the batch.
-
-    It uses NumPy, because torch's pool would spin afterwards (see ``base.check_ids``).
-    """
+    """Return the rows to read, and for ``unique`` which of them stands at each place of the batch,
+    by NumPy: torch's pool would spin afterwards (see ``base.check_ids``)."""
     if order == "given":
         return ids.numpy(), None
     distinct, inverse = np.unique(ids.numpy(), return_inverse=True)
@@ -99,8 +97,8 @@ class BatchPath(HostPath):
 class CopyEngineFetcher(PathFetcher):
     """Sends the descriptors of ``path`` to the copy engine, on a separate stream.
 
-    With ``lookahead`` 0 the calling thread writes them, with 1 another thread. Events protect the
-    buffers, as in ``CudaStagedFetcher``.
+    With ``lookahead`` 1 another thread writes them. Events protect the buffers, as in
+    ``CudaStagedFetcher``.
     """
 
     def __init__(

@@ -36,20 +36,19 @@ from gatherbench.kernels.mapped_memory import (
     MappedMemory,
 )
 from gatherbench.kernels.order import Order, ReadOrder, read_order
-from gatherbench.strategies.base import Fetcher, Residency, SetupStep, Ticket, rows_of
-from gatherbench.strategies.buffers import RowBuffer, TicketRing
+from gatherbench.strategies.base import ID_DTYPES, Fetcher, Residency, SetupStep, Ticket, rows_of
+from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import Staging, after, device_rows, event, found_at
 from gatherbench.strategies.page_rate import page_visit_steps
 from gatherbench.strategies.places import with_index
 
 #: The launch policy for rows that lie in GPU memory.
 ON_DEVICE_POLICY = "unaligned"
-_ID_DTYPES = (torch.int32, torch.int64)
 
 #: The ways to let a GPU read a table: register it in place, use managed memory (the table is copied
 #: there if need be), or copy it to the GPU. With each: the metrics for its seconds and bytes.
-MEMORIES: dict[str, tuple[Callable[[Tensor, int], MappedMemory], tuple[str, str], tuple[str, str]]]
-MEMORIES = {
+Metric = tuple[str, str]
+MEMORIES: dict[str, tuple[Callable[[Tensor, int], MappedMemory], Metric, Metric]] = {
     "registered": (
         HostRegistration,
         ("register_time", "time.perf_counter, cudaHostRegister"),
@@ -89,13 +88,10 @@ class KernelFetcher(Fetcher):
     """Fetches with the project's kernel; the module's docstring explains the order of the streams.
 
     A path that takes some rows from elsewhere derives from this: ``_arrange`` returns which ids are
-    read from the table and where they belong, ``_gather`` queues the reads. This class keeps the
-    order of streams, on which every buffer depends. Anything else that those methods send needs two
-    buffers, used in turn like those of the ids.
+    read from the table and where they belong, ``_gather`` queues the reads. Anything else that
+    those methods send needs two buffers, used in turn like those of the ids.
 
     Args:
-        features: the table in host memory.
-        device: a CUDA device.
         memory: where the kernel reads the table; closed with the fetcher.
         setup: the cost of making ``memory``.
         policy: the launch policy on the table.
@@ -121,15 +117,16 @@ class KernelFetcher(Fetcher):
         self.live = self.live and memory.in_place
         row_bytes = self.row_width * self.dtype.itemsize
         self.table = Table(memory.address, self.num_rows, row_bytes, row_bytes)
-        self.points = {kind: self._point(policy, memory.address, kind) for kind in _ID_DTYPES}
+        self.points = {kind: self._point(policy, memory.address, kind) for kind in ID_DTYPES}
         self._expansion = self._point(ON_DEVICE_POLICY, 0, torch.int64)
         self._order = order
         self._side = _stream(self.device) if overlapped else None
         self._ordering = _stream(self.device) if order == "unique" else None
         places = self.lookahead + 1
-        self._rows = [self._buffer() for _ in range(places)]
-        self._distinct = self._buffer()
-        self._ids = [{k: IdBuffer(k, self.device) for k in _ID_DTYPES} for _ in range(2)]
+        shape = (self.row_width,)
+        self._rows = [device_rows(shape, self.dtype, self.device) for _ in range(places)]
+        self._distinct = device_rows(shape, self.dtype, self.device)
+        self._ids = [{k: IdBuffer(k, self.device) for k in ID_DTYPES} for _ in range(2)]
         self._gathered, self._ready, self._found = (
             [event() for _ in range(places)] for _ in range(3)
         )
@@ -181,10 +178,8 @@ class KernelFetcher(Fetcher):
 
     def limit(self, max_blocks: int) -> None:
         """Cap the grid of every later gather from the table."""
-        self.points = {
-            kind: dataclasses.replace(point, max_blocks=max_blocks)
-            for kind, point in self.points.items()
-        }
+        for kind, point in self.points.items():
+            self.points[kind] = dataclasses.replace(point, max_blocks=max_blocks)
 
     def residency(self) -> tuple[Residency, ...]:
         if self.memory.size_bytes == 0:
@@ -235,9 +230,9 @@ class KernelFetcher(Fetcher):
     ) -> ReadOrder:
         """Bring the ids to the GPU in the order of reading, for use on ``stream``.
 
-        To find the distinct ids the host waits for the GPU. It waits for a stream that holds only
-        this work, and so not for the queued training. The result is memory of that stream:
-        unmarked, the next minibatch's ids would overwrite it while a gather has still to read it.
+        To find the distinct ids the host waits for the GPU, on a stream without queued training.
+        The result is memory of that stream: unmarked, the next minibatch's ids would overwrite it
+        too early.
         """
         ordering = self._ordering or stream
         with torch.cuda.stream(ordering):
@@ -281,9 +276,6 @@ class KernelFetcher(Fetcher):
             self._rows.clear()
             self._ids.clear()
             self.memory.close()
-
-    def _buffer(self) -> RowBuffer:
-        return device_rows((self.row_width,), self.dtype, self.device)
 
     def _point(self, policy: str, address: int, ids: torch.dtype) -> GridPoint:
         """Return the launch for a table at ``address``; torch aligns its own memory to 256 B."""

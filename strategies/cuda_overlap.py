@@ -1,9 +1,8 @@
 """Gather on CUDA while training runs, within a share of the GPU.
 
 A share caps the grid, as a part of all threads that the GPU can hold: the blocks spread over all
-multiprocessors and leave the rest of each to training. The best share depends on the work that runs
-at the same time. So ``auto`` finds it twice: when the path is opened, for a gather alone, and again
-by :meth:`tune`, together with a real training step, if the caller offers one.
+multiprocessors and leave the rest of each to training. ``auto`` finds the best share twice: for a
+gather alone, when the path is opened, and by :meth:`tune` beside a real training step.
 """
 
 from __future__ import annotations

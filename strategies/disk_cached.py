@@ -30,7 +30,7 @@ from gatherbench.strategies.base import (
     Strategy,
     announcing,
 )
-from gatherbench.strategies.cached_zero_copy import CachedPath
+from gatherbench.strategies.cached_zero_copy import CachedPath, kept_steps
 from gatherbench.strategies.cuda_fetcher import open_staged
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.disk_direct import NOWHERE, engine_step, planned_file, read_path
@@ -49,9 +49,9 @@ class DiskCached(Strategy):
     """``policy`` sets which rows are kept, ``share`` how many, ``ahead`` how far to prefetch.
 
     Rows are kept by a score, as in ``cached_zero_copy``, by use (``lru``, ``s3-fifo``), or by
-    future use: for ``belady`` a ``superbatch`` of minibatches is announced. Any training that draws
-    its minibatches early has that knowledge, so ``belady`` is ranked like the others. ``start``
-    sets whether a learning cache keeps its rows from epoch to epoch (``warm``).
+    future use: for ``belady`` a ``superbatch`` of minibatches is announced, as any training can do
+    that draws its minibatches early. ``start`` sets whether a learning cache keeps its rows from
+    epoch to epoch (``warm``).
     """
 
     name: ClassVar[str] = "disk_cached"
@@ -73,8 +73,7 @@ class DiskCached(Strategy):
             return unsupported(f"start = cold: {self.policy} learns nothing that it could forget")
         if self.superbatch != type(self).superbatch and self.policy != "belady":
             return unsupported(f"superbatch = {self.superbatch}: {self.policy} hears of none")
-        kept = self._part(table_bytes)
-        return no_room(torch.device("cpu"), kept, "the part that is kept")
+        return no_room(torch.device("cpu"), self._part(table_bytes), "the part that is kept")
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -120,21 +119,14 @@ class DiskCached(Strategy):
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         assert knowledge.file is not None
-        clock = "time.perf_counter"
         begin = time.perf_counter()
         kept = self.kept(len(features), knowledge)
-        seconds = time.perf_counter() - begin
+        chosen_s = time.perf_counter() - begin
         reader = RowReader(knowledge.file)
         path = DiskCachedPath(features, kept, reader, forgets=self.start == "cold")
         fetcher = open_staged(path, features, device, self.lookahead)
-        held = kept.capacity * knowledge.file.row_bytes
-        fetcher.setup += [
-            engine_step(reader),
-            SetupStep("score_time", "s", seconds, f"{clock}, choosing the rows to keep"),
-            SetupStep("kept", "B", held, "rows kept × bytes of a row"),
-            SetupStep("location", "B", kept.state_bytes, "of what says where a row lies"),
-            SetupStep("fill_time", "s", path.fill_seconds, f"{clock}, reading the rows to keep"),
-        ]
+        steps = kept_steps(kept, knowledge.file.row_bytes, chosen_s, path.fill_seconds)
+        fetcher.setup += [engine_step(reader), *steps]
         if path.announced:
             source = "minibatches; each of their ids takes 8 B until its turn comes, then 4 B"
             fetcher.setup.append(SetupStep("announced", "1", path.announced, source))
@@ -142,26 +134,20 @@ class DiskCached(Strategy):
 
 
 class DiskCachedPath(CachedPath):
-    """Reads the rows that are not kept off the disk.
-
-    Args:
-        forgets: a cache loses what it has learnt when an epoch begins.
-    """
+    """Reads the rows that are not kept off the disk; a cache that ``forgets`` begins epochs cold."""
 
     counted: ClassVar[str] = "rows_in_memory"
 
     def __init__(
         self, features: Tensor, kept: Placed | RowCache, reader: RowReader, *, forgets: bool
     ) -> None:
-        self._reader = reader
-        self._failed = False
+        self._reader, self._forgets, self._failed = reader, forgets, False
         try:
             super().__init__(features, kept)
         except BaseException:
             reader.close()
             raise
         self._cache = kept if isinstance(kept, RowCache) else None
-        self._forgets = forgets
         self.announced = self._cache.ahead if self._cache else 0
 
     def _read_far(self, ids: Tensor, out: Tensor, places: Tensor | None = None) -> None:

@@ -390,8 +390,10 @@ class HostFetcher(PathFetcher):
             self._opened.check(self.live)
             try:
                 if ids.numel() * self._row_bytes <= _LEFT_TO_TORCH:
-                    with suppress(RuntimeError):  # torch cannot index this dtype
+                    try:
                         return torch.index_select(self._features, 0, ids)
+                    except RuntimeError:  # torch cannot index this dtype
+                        pass
                 return self._path.cpu.rows(self._features, ids.contiguous())
             except IndexError:
                 check_ids(ids, self.num_rows, self.ids_device)

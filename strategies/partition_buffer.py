@@ -1,15 +1,13 @@
 """Partitions of a table on disk pass through a buffer in host memory: MariusGNN's way.
 
-The workload says how many partitions there are, how many of them the buffer holds and in which
-order they come (``partition_orders.py``); its minibatches want rows of those alone that are there
-together. So the path reads whole partitions past the page cache, and no single row. It knows no
-state by number: it goes on, state by state, to the next one that holds all that is asked for, and
-reads what comes new in each, trained in or not.
+The workload says how many partitions there are, how many the buffer holds and in which order they
+come (``partition_orders.py``); its minibatches want rows of those alone that are there together.
+The path reads whole partitions past the page cache. It goes on, state by state, to the next one
+that holds all rows of a minibatch, and reads what is new in each. Rows that no further state has
+together are served from partitions that are read out of turn.
 
 An epoch begins with an empty buffer, as in MariusGNN. What fills it first is read but no swap: the
-formulas of the orders count from then on. States behind the last minibatch are not gone to, because
-nobody asks for their rows. Rows that no further state has together are served all the same, from
-partitions that are read for them out of turn.
+formulas of the orders count from then on. States behind the last minibatch are not gone to.
 
 Marius++ / MariusGNN: Waleffe et al., EuroSys 2023, sections 3 and 5.
 """
@@ -18,7 +16,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -47,8 +45,8 @@ READ_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class PartitionBuffer(Strategy):
-    """``ahead``: one minibatch is fetched ahead, and the partitions of the next state are read
-    while this one is trained on, into room beside the buffer (``1``); or neither (``0``)."""
+    """With ``ahead`` one minibatch is fetched ahead, and the partitions of the next state are read
+    during training, into room beside the buffer."""
 
     name: ClassVar[str] = "partition_buffer"
     summary: ClassVar[str] = "partitions of a table on disk pass through a buffer in host memory"
@@ -70,26 +68,23 @@ class PartitionBuffer(Strategy):
         if parts is None or of.knowledge.file is None:
             yield from super().data_paths(of)
             return
-        file = planned_file(of)
-        walk = Walk(parts, file, ahead=self.ahead == "1")
+        walk = Walk(parts, planned_file(of), ahead=self.ahead == "1")
         for ids in of.batches:
-            before_it = walk.counts()
-            for _ in walk.steps(parts.of(ids.numpy(), of.num_rows)):
-                pass
-            done = {name: count - before_it[name] for name, count in walk.counts().items()}
+            before = walk.counts()
+            list(walk.steps(parts.of(ids.numpy(), of.num_rows)))
+            taken = {name: count - before[name] for name, count in walk.counts().items()}
             yield replace(
                 self.data_path(ids, of.row_bytes),
-                disk_payload_bytes=(ids.numel() - done["rows_in_memory"]) * of.row_bytes,
-                disk_bytes=done["disk_read"],
-                disk_requests=done["disk_requests"],
+                disk_payload_bytes=(ids.numel() - taken["rows_in_memory"]) * of.row_bytes,
+                disk_bytes=taken["disk_read"],
+                disk_requests=taken["disk_requests"],
             )
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         assert knowledge.partitions is not None
         assert knowledge.file is not None
         path = BufferPath(features, knowledge.file, knowledge.partitions, ahead=self.ahead == "1")
-        fetcher = open_staged(path, features, device, self.lookahead)
-        return fetcher
+        return open_staged(path, features, device, self.lookahead)
 
 
 class Load(NamedTuple):
@@ -103,18 +98,15 @@ class Step(NamedTuple):
     """``loads``, then rows of the partitions ``served`` are gathered; ``ahead`` may wait for it."""
 
     loads: list[Load]
-    served: frozenset[int]
-    ahead: list[Load]
+    served: frozenset[int] = frozenset()
+    ahead: Sequence[Load] = ()
 
 
 class Walk:
     """What the minibatches of an epoch bring into the buffer, and what that takes.
 
-    It reads nothing: who declares and who fetches take the same steps.
-
-    Args:
-        file: of whose rows the partitions are.
-        ahead: what the next state brings is read beside the buffer.
+    It reads nothing: declaring and fetching take the same steps. With ``ahead`` the partitions of
+    the next state are read into places beside the buffer.
     """
 
     def __init__(self, partitions: Partitions, file: TableFile, *, ahead: bool) -> None:
@@ -168,7 +160,7 @@ class Walk:
         for state in range(left.start, goal + 1):
             loads = self._enter(state)
             if state < goal:
-                yield Step(loads, frozenset(), [])
+                yield Step(loads)
         following = self._states[goal + 1 : goal + 2] if self._ahead else []
         yield Step(loads, wanted, [load for one in following for load in self._bring(one)])
 
@@ -182,11 +174,11 @@ class Walk:
         """Serve what is there, then the rest, as much at a time as the buffer holds."""
         self._astray = True
         if here := wanted & self.where.keys():
-            yield Step([], here, [])
+            yield Step([], here)
         rest = sorted(wanted - here)
         for k in range(0, len(rest), self._held):
             served = frozenset(rest[k : k + self._held])
-            yield Step(self._hold(served), served, [])
+            yield Step(self._hold(served), served)
 
     def _hold(self, parts: frozenset[int]) -> list[Load]:
         """Have these in the buffer and no others."""
@@ -207,12 +199,8 @@ class Walk:
 
 
 class BufferPath(HostPath):
-    """Brings partitions into the buffer, and rows out of it.
-
-    Args:
-        features: the table; of it only the shape and dtype are used.
-        file: where its rows lie.
-        ahead: see :class:`Walk`; a thread of its own reads them.
+    """Brings partitions into the buffer, of which a thread reads those ``ahead``, and rows out of
+    it.
 
     Raises:
         ValueError: more partitions than rows.

@@ -37,11 +37,8 @@ State = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """``count`` parts of a table's rows, alike in size, of which a buffer holds ``held``.
-
-    Attributes:
-        order: a name of :data:`ORDERS`.
-        seed: of what is random in the order.
+    """``count`` parts of a table's rows, alike in size, of which a buffer holds ``held``, in an
+    ``order`` of :data:`ORDERS`, whose random choices ``seed`` decides.
 
     Raises:
         ValueError: there is no such order, or none for such numbers.
@@ -72,11 +69,8 @@ class Partitions:
         return tuple(ORDERS[self.order](self))
 
     def bounds(self, num_rows: int) -> NDArray[np.int64]:
-        """Where each partition begins, and where the last one ends: int64 ``[count + 1]``.
-
-        Raises:
-            ValueError: a table with fewer rows than partitions.
-        """
+        """Where each partition begins, and where the last one ends: int64 ``[count + 1]``; raises
+        ``ValueError`` for a table with fewer rows than partitions."""
         if max(1, num_rows) < self.count:
             raise ValueError(
                 f"a table of {num_rows} rows has no {self.count} partitions: take fewer"
@@ -91,10 +85,8 @@ class Partitions:
     def shuffled(self) -> list[int]:
         """All partitions in random order: by a hash, as no library promises its next version's."""
 
-        def key(part: int) -> bytes:
-            return hashlib.sha256(f"{self.seed}/{part}".encode()).digest()
-
-        return sorted(range(self.count), key=key)
+        hashes = [hashlib.sha256(f"{self.seed}/{k}".encode()).digest() for k in range(self.count)]
+        return sorted(range(self.count), key=hashes.__getitem__)
 
 
 def _beta(parts: Partitions) -> Iterator[State]:

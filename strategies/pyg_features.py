@@ -45,8 +45,12 @@ class FeatureLoader:
         features: the rows, by node id.
 
     Raises:
-        TypeError: ``features`` is a plain tensor.
-        ValueError: the loader's data has another number of nodes than ``features`` has rows.
+        TypeError: ``features`` is a plain tensor; or, while iterating, a batch is no ``Data``
+            with ``n_id``, as of a heterogeneous graph; or, for ``len``, the loader has no
+            length.
+        ValueError: the loader's data has another number of nodes than ``features`` has rows;
+            or, while iterating, a batch has features already, or the loader is an iterator that
+            is used up.
     """
 
     def __init__(self, loader: Loader, features: UnifiedTensor) -> None:
@@ -58,20 +62,11 @@ class FeatureLoader:
         self.features = features
 
     def __len__(self) -> int:
-        """
-        Raises:
-            TypeError: the loader has no length.
-        """
         if (length := _length(self.loader)) is None:
             raise TypeError(f"the loader ({type(self.loader).__name__}) does not know its length")
         return length
 
     def __iter__(self) -> Iterator[Data]:
-        """
-        Raises:
-            TypeError: a batch is no ``Data`` with ``n_id``, as of a heterogeneous graph.
-            ValueError: a batch has features already; or the loader is an iterator that is used up.
-        """
         ahead: deque[Data] = deque()
         self.features.expect(_length(self.loader) or 0)
         loader: object = self.loader

@@ -57,8 +57,7 @@ class RowCache:
     """A cache that is empty at first. One thread at a time may use it; another may announce.
 
     Args:
-        policy: see this module's docstring.
-        capacity: the rows that fit.
+        policy, capacity: see this module's docstring, and the rows that fit.
         num_rows: the rows of the table.
         ahead: Belady's window, in minibatches.
 
@@ -107,12 +106,10 @@ class RowCache:
         self._announced.append(ids.astype(np.int64))
 
     def step(self, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Look up and update the cache for a minibatch; see ``scores.Placed.step``.
+        """Look up and update the cache for a minibatch, as ``scores.Placed.step``.
 
-        For Belady, if no announcement is left, this minibatch is announced now.
-
-        Raises:
-            RuntimeError: a different number of rows was announced for this minibatch.
+        For Belady, if no announcement is left, this minibatch is announced now. It raises
+        ``RuntimeError`` if a different number of rows was announced for this minibatch.
         """
         slot_of, firsts = self._state.slot_of, _firsts(ids)
         slots = np.maximum(slot_of[ids], -1).astype(np.int64)

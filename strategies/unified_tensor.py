@@ -289,6 +289,10 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
 
     def _rows(self, rows: Rows) -> Tensor:
         self._check_usable()
+        direct = self._copy and self.device.type == "cpu"
+        with self._turn:
+            if direct and not self._ahead and type(rows) is Tensor and rows.dtype != torch.bool:
+                return self._fetcher.fetch(rows if rows.is_cpu else rows.cpu())
         with self._turn, plain_torch():
             ids = self._placed(rows)
             for ahead in self._ahead:
