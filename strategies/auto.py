@@ -2,11 +2,10 @@
 
 The paths that can run here take turns at serving the first minibatches. Each is timed from one
 fetch to the next, fetch and training step together. The search ends by the rule that gives all
-verdicts (``auto_search.py``); the winner stays open, the others are closed. Every path is exact, so
-the rows are always right. Nothing is kept for the next training, which may have another model.
+verdicts (``auto_search.py``), at the latest after a share of the first epoch; the winner stays
+open. Every path is exact, so the rows are always right. Nothing is kept for the next training.
 
-At most two paths are open at a time, and one after the search. Each holds at most one table's worth
-of memory. The search ends at the latest after a share of the first epoch.
+At most two paths are open at a time, and each holds at most one table's worth of memory.
 """
 
 from __future__ import annotations

@@ -94,12 +94,10 @@ class Ticket(Protocol):
 
         Work that is queued next on the current stream (which may differ from that of ``submit``)
         sees the rows. Reads on other streams must end before later fetches are submitted. Each call
-        returns the same tensor. It may be overwritten after ``lookahead + 1`` later fetches: clone
-        it to keep it.
+        returns the same tensor, which may be overwritten after ``lookahead + 1`` later fetches.
 
         Raises:
-            RuntimeError: so many fetches have been submitted since that the rows may be
-                overwritten, or the fetcher is closed.
+            RuntimeError: so many fetches have been submitted since, or the fetcher is closed.
             Exception: any error of the fetch itself.
         """
         ...
@@ -114,15 +112,13 @@ class Observed:
     def announce(self, ids: Tensor) -> None:
         """Announce the rows of a coming minibatch before :meth:`Fetcher.submit`; uses no buffer.
 
-        Where ``announced`` is above 0, the loop announces each minibatch once, in the order of
-        submission and that many ahead. The submitting thread calls it, maybe during a fetch.
+        The loop announces each minibatch once, in the order of submission and ``announced`` ahead.
+        The submitting thread calls it, maybe during a fetch.
         """
 
     def drop_caches(self) -> None:
-        """Drop the rows that earlier epochs brought into memory, where each epoch begins cold.
-
-        Reads no rows. It is called before an epoch, when nothing is in flight and no clock runs.
-        """
+        """Drop what earlier epochs brought into memory, before an epoch that begins cold; no clock
+        runs."""
 
     def expect(self, minibatches: int) -> None:
         """Announce the number of minibatches of an epoch before it begins, if the loop knows it."""
@@ -135,10 +131,10 @@ class Observed:
         return {}
 
     def latencies(self) -> NDArray[np.int64] | None:
-        """Return a histogram of the latencies of disk reads since the path was opened.
+        """Return a histogram of the latencies of disk reads since the path was opened, or ``None``.
 
         ``[LATENCY_BINS]``: bin ``k`` counts reads of at least 2^((k-1)/4) and less than 2^(k/4) µs.
-        Bin 0 also holds all faster reads, the last all slower ones. ``None``: no reads are timed.
+        Bin 0 also holds all faster reads, the last all slower ones.
         """
         return None
 
@@ -203,18 +199,11 @@ class Fetcher(Observed, ABC):
             return self._submit(ids.contiguous())
 
     def fetch(self, ids: Tensor) -> Tensor:
-        """Fetch the rows ``ids`` now, into memory that the caller owns, as ``x[ids]`` does.
-
-        Raises:
-            As :meth:`submit`, and ``result`` of its ticket.
-        """
+        """Fetch the rows ``ids`` now, into memory that the caller owns, as ``x[ids]`` does."""
         return self.hand_over(self.submit(ids).result())
 
     def hand_over(self, rows: Tensor) -> Tensor:
-        """Copy the latest ``result`` of a ticket to memory that no later fetch overwrites.
-
-        A path that can easily replace its buffer gives the buffer away instead.
-        """
+        """Copy the latest ``result`` to memory of its own, or give its buffer away."""
         with plain_torch():
             return copied(rows.view(torch.uint8)).view(rows.dtype)
 
@@ -224,8 +213,8 @@ class Fetcher(Observed, ABC):
         return self._opened.version()
 
     def check_usable(self) -> None:
-        """Raise ``RuntimeError`` if the fetcher cannot be used here: it is closed, or this is a
-        forked child and the parent opened the fetcher with threads or a GPU."""
+        """Raise ``RuntimeError`` if it is closed, or this is a forked child and the parent opened
+        it with threads or a GPU."""
         if self._closed:
             raise RuntimeError(f"{type(self).__name__} is closed: open the strategy again")
         if self._pid != os.getpid() and (self.lookahead or self.device.type != "cpu"):
@@ -254,10 +243,8 @@ class Fetcher(Observed, ABC):
     def check_fetched(self) -> None:
         """Check that all ids submitted on a GPU so far are in the table; wait for the GPU.
 
-        Call it after an epoch; a path that takes ids on a GPU also calls it in ``_close``.
-
-        Raises:
-            IndexError: an id is not in the table; the error names it, and is raised once.
+        Call it after an epoch; a path that takes ids on a GPU also calls it in ``_close``. It
+        raises ``IndexError`` once, which names an id that is not in the table.
         """
 
     @abstractmethod
@@ -267,26 +254,20 @@ class Fetcher(Observed, ABC):
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
         """Tune the path to the work that runs at the same time; return the results.
 
-        Called at most once, before anything is timed, and only where ``tunable`` is true.
-
-        Args:
-            ids: of a typical minibatch, as for :meth:`submit`.
-            beside: does (on a GPU: queues) one training step.
+        Called at most once, before anything is timed, and only where ``tunable`` is true, with the
+        ``ids`` of a typical minibatch. ``beside`` does (on a GPU: queues) one training step.
         """
         return []
 
     def recall(self, found: Sequence[SetupStep]) -> list[SetupStep]:
-        """Apply the results ``found`` of :meth:`tune` in another process; return what to report.
-
-        Called in place of ``tune``, and only where ``tuning`` is not empty.
-        """
+        """Apply the results ``found`` of :meth:`tune` in another process, in place of ``tune``, and
+        only where ``tuning`` is not empty; return what to report."""
         return []
 
     def close(self) -> None:
         """Free buffers, join threads, undo registrations. Safe to call twice.
 
-        A forked child closes only its copy of this object: the parent owns the resources, and a
-        child that ends must not touch the GPU.
+        A forked child closes only its copy: a child that ends must not touch the parent's GPU.
         """
         if not self._closed:
             self._closed = True
@@ -311,7 +292,7 @@ class Minibatches:
         batches: ids ``[B]`` of each in the order of fetching.
         row_bytes, num_rows: size of a row and number of rows of the table.
         knowledge: the knowledge with which the path is opened.
-        before: ids of the minibatches of each earlier epoch, in their order; they are read while
+        before: ids of the minibatches of each earlier epoch, in their order; read while
             iterating.
     """
 
@@ -364,15 +345,15 @@ class Strategy(ABC):
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         """Return why this strategy cannot run on ``device``; ``None`` if it can (host or GPU).
 
-        ``table_bytes`` is the size of the feature table, 0 if unknown, for strategies that need
-        room. For an absent GPU it returns ``no_device``, if the strategy supports any GPU.
+        ``table_bytes`` is the size of the feature table, 0 if unknown. For an absent GPU it returns
+        ``no_device``, if the strategy supports any GPU.
         """
         return path_skip(device)
 
     def surroundings(self, device: torch.device) -> AbstractContextManager[object]:
         """Provide what must exist before the process first uses ``device``: by default nothing.
 
-        Entered before ``skip`` is called. It raises nothing on failure: ``skip`` then returns why.
+        Entered before ``skip``, which returns why if this fails.
         """
         return nullcontext()
 
@@ -383,34 +364,31 @@ class Strategy(ABC):
 
     @property
     def role(self) -> Role:
-        """The part that the path plays in results, whatever its name: see :data:`Role`.
-
-        Paths of other packages return ``zero_copy``, ``control`` or ``other``.
-        """
+        """The part that the path plays in results, whatever its name: see :data:`Role`; that of
+        another package is ``zero_copy``, ``control`` or ``other``."""
         return "other"
 
     @property
     def lookahead(self) -> int:
-        """The number of minibatches that the open path prefetches: :attr:`Fetcher.lookahead`."""
-        return 0
+        """The minibatches that the open path prefetches: its parameter ``ahead``, by default 0."""
+        return int(getattr(self, "ahead", 0))
 
     @abstractmethod
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         """Describe how one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes."""
 
     def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
-        """Describe how minibatches travel, one :class:`DataPath` for each.
+        """Describe how minibatches travel, one :class:`DataPath` for each: by default
+        :meth:`data_path`.
 
-        By default this is :meth:`data_path` of each. A path overrides it if it depends on its
-        knowledge, on its file, or on earlier minibatches.
+        A path overrides it if it depends on knowledge, on its file, or on earlier minibatches.
         """
         return (self.data_path(ids, of.row_bytes) for ids in of.batches)
 
     def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         """Return how many bytes of the table stay in GPU memory while open; 0 by default.
 
-        A strategy that keeps any there overrides this, and its ``skip`` refuses a table that does
-        not fit (``places.py``).
+        Where there are any, ``skip`` refuses a table that does not fit (``places.py``).
         """
         return 0
 

@@ -70,10 +70,6 @@ class CachedZeroCopy(Strategy):
     def role(self) -> Role:
         return "control" if self.policy in CONTROLS else "zero_copy"
 
-    @property
-    def lookahead(self) -> int:
-        return int(self.ahead)
-
     def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         return table_bytes * int(self.share.removesuffix("%")) // 100
 

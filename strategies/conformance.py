@@ -284,21 +284,16 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
         crosses = path.copy_engine_bytes + path.gpu_link_read_bytes > 0
         from_gpu = path.gpu_memory_bytes - (len(ids) - len(set(ids.tolist()))) * row_bytes
         overlaps = 0 < path.gpu_share < 1 and strategy.lookahead > 0
+        arrives = f"{path.arriving_bytes} B of rows arrive, and {payload} B are wanted"
+        stays = f"{from_gpu} B of distinct rows come from GPU memory, and kept_bytes() is {kept} B"
         for holds, otherwise in (
             (path.payload_bytes == payload, "wrong payload_bytes"),
             (overlaps or path.gpu_share == 0, f"a share of {path.gpu_share} of a GPU"),
             (min(getattr(path, field) for field in BYTES) >= 0, f"negative bytes in {path}"),
             (crosses == (payload > 0), f"{'some' if crosses else 'no'}thing crosses the link"),
-            (
-                path.arriving_bytes == payload,
-                f"{path.arriving_bytes} B of rows arrive, and {payload} B are wanted",
-            ),
+            (path.arriving_bytes == payload, arrives),
             (written <= read, f"the CPU writes {written} B and reads {read} B"),
-            (
-                from_gpu < kept + row_bytes,  # kept rows are whole; kept_bytes ignores their size
-                f"{from_gpu} B of distinct rows come from GPU memory, and kept_bytes() says that "
-                f"{kept} B of the table lie there",
-            ),
+            (from_gpu < kept + row_bytes, stays),  # whole rows; kept_bytes ignores their size
         ):
             _require(holds, f"{name} ids: {otherwise}")
     honest = "measured" not in strategy.needs or strategy.role in UNRANKED
@@ -387,11 +382,8 @@ def check_changes(strategy: Strategy, device: torch.device) -> None:
 
 
 def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -> Knowledge:
-    """Return the knowledge that the strategy needs, of a random graph of ``num_rows`` nodes.
-
-    Args:
-        file: the file that holds the table.
-    """
+    """Return the knowledge that the strategy needs, of a random graph of ``num_rows`` nodes, whose
+    table ``file`` holds."""
     generator = torch.Generator().manual_seed(3)
     edges = torch.randint(0, max(1, num_rows), (2, 4 * num_rows), generator=generator)
     batches = list(torch.split(edges.view(-1), max(1, num_rows)))

@@ -44,10 +44,6 @@ class CopyEngineGather(Strategy):
         reason = path_skip(device)
         return reason if reason or device.type == "cpu" else batch_refusal()
 
-    @property
-    def lookahead(self) -> int:
-        return int(self.ahead)
-
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         read, expand = _read_order(ids, self.order)
         payload, brought = ids.numel() * row_bytes, read.size * row_bytes

@@ -9,7 +9,7 @@ and gathers on the fewest cores that are fastest; ``prefetch`` does the same one
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -74,26 +74,19 @@ class NaiveFetcher(Fetcher):
     def hand_over(self, rows: Tensor) -> Tensor:
         return rows  # they are already in memory of their own
 
-    def _threads(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
         """Give torch all cores, its default: on a GPU the benchmark leaves it one otherwise."""
-        return threads_of_torch(available_cores()) if self.device.type == "cuda" else nullcontext()
+        before = torch.get_num_threads()
+        count = available_cores() if self.device.type == "cuda" else before
+        if count != before:
+            torch.set_num_threads(count)
+        try:
+            yield
+        finally:
+            if count != before:
+                torch.set_num_threads(before)
 
     def _close(self) -> None:
         self._ring.close()
         del self._table
-
-
-@contextmanager
-def threads_of_torch(count: int) -> Iterator[None]:
-    """Give torch ``count`` CPU threads for a block, and restore the number afterwards.
-
-    The threads of its pool spin for some milliseconds after work, then sleep until the next.
-    """
-    before = torch.get_num_threads()
-    if before != count:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        if before != count:
-            torch.set_num_threads(before)

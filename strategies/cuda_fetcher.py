@@ -1,10 +1,10 @@
 """The data path to a GPU by plain torch calls: a copy from a staging buffer.
 
-The hazard is to reuse a buffer while a copy that is only *queued* still reads or writes it. Two
-rules prevent this. A staging buffer is filled again only after the event behind its last copy has
-passed: the host waits. A device buffer is written again only after an event that ``submit`` records
-on the caller's stream. By the contract of ``Ticket`` all work on the buffer's earlier rows has been
-queued there by then. The copy stream waits, the host does not.
+The hazard is to reuse a buffer while a copy that is only *queued* still reads or writes it. A
+staging buffer is filled again only after the event behind its last copy has passed: the host waits.
+A device buffer is written again only after an event that ``submit`` records on the caller's stream,
+where all work on the buffer's earlier rows has been queued by then (``Ticket``): the copy stream
+waits.
 """
 
 from __future__ import annotations
@@ -122,10 +122,8 @@ class CudaStagedFetcher(PathFetcher):
     def _begun_by_parts(
         self, ids: Tensor, staging: Staging
     ) -> list[tuple[slice, Callable[[], object]]] | None:
-        """Begin gathers of parts of ``ids`` into the staging buffer; return a wait call for each.
-
-        ``None`` where there would be only one part, or the path gathers in Python.
-        """
+        """Begin gathers of parts of ``ids`` into the staging buffer; return a wait call for each,
+        or ``None`` where there would be only one part, or the path gathers in Python."""
         count, row_bytes = ids.numel(), self.row_width * self.dtype.itemsize
         size = max(1, -(-count // _PIECES), PIECE_BYTES // max(1, row_bytes))
         if size >= count:
@@ -176,8 +174,8 @@ def event() -> torch.cuda.Event:
 def after(done: torch.cuda.Event, rows: Tensor) -> Tensor:
     """Return ``rows`` after making the caller's stream wait for ``done``, the end of the fetch.
 
-    A ticket's ``result`` returns this. The caller may read it on another stream than it submitted
-    on, so the order of the fetching stream alone does not protect the rows.
+    The caller may read a ticket's ``result`` on another stream than it submitted on, so the order
+    of the fetching stream alone does not protect the rows.
     """
     torch.cuda.current_stream(rows.device).wait_event(done)
     return rows

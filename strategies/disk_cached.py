@@ -79,10 +79,6 @@ class DiskCached(Strategy):
     def needs(self) -> frozenset[Need]:
         return frozenset((*NEEDS.get(self.policy, ()), "file"))
 
-    @property
-    def lookahead(self) -> int:
-        return int(self.ahead)
-
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         """Describe a minibatch without kept rows, from a table as ``disk_direct`` assumes it."""
         return read_path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes), merge=True)
@@ -134,7 +130,7 @@ class DiskCached(Strategy):
 
 
 class DiskCachedPath(CachedPath):
-    """Reads the rows that are not kept off the disk; a cache that ``forgets`` begins epochs cold."""
+    """Reads rows that are not kept off the disk; a cache that ``forgets`` begins epochs cold."""
 
     counted: ClassVar[str] = "rows_in_memory"
 

@@ -47,10 +47,6 @@ class DiskDirect(Strategy):
     depth: Literal["128", "32", "8"] = "128"
     ahead: Literal["1", "0", "4"] = "1"
 
-    @property
-    def lookahead(self) -> int:
-        return int(self.ahead)
-
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         """Assume a table that begins on a block of 4096 B; :meth:`data_paths` knows the file."""
         return read_path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes), self.merge == "yes")

@@ -135,10 +135,8 @@ class Behind(threading.Thread):
     def begin(
         self, begin: Callable[[], Begun], ended: Callable[[float], None]
     ) -> Callable[[], None]:
-        """Begin a gather, then call ``ended`` with its seconds; return a call that waits for both.
-
-        That call raises the errors of the gather and of ``ended``.
-        """
+        """Begin a gather, then call ``ended`` with its seconds; return a call that waits for both,
+        and raises their errors."""
         future = Future[None]()
         with self._turn:  # else it might be done before its entry is stored
             begun = begin()
@@ -343,11 +341,8 @@ class PathFetcher(Fetcher):
 
 
 class HostFetcher(PathFetcher):
-    """Runs a :class:`HostPath` into a ring of ``lookahead + 1`` buffers.
-
-    Args:
-        staged: the rows pass through a staging buffer, as with a copy engine.
-    """
+    """Runs a :class:`HostPath` into a ring of ``lookahead + 1`` buffers; if ``staged``, rows pass
+    through a staging buffer, as with a copy engine."""
 
     def __init__(
         self, path: HostPath, features: Tensor, lookahead: int, *, staged: bool = False
@@ -378,10 +373,7 @@ class HostFetcher(PathFetcher):
         return self._issue(ids, fetch, lambda: out)
 
     def fetch(self, ids: Tensor) -> Tensor:
-        """Gather rows of a table in memory straight to fresh memory: no link has to be spared here.
-
-        Torch gathers few rows, because any other pass costs more.
-        """
+        """Gather rows of a table in memory straight to fresh memory; torch gathers few rows."""
         plain = isinstance(ids, Tensor) and ids.is_cpu and ids.dtype in ID_DTYPES
         if not (plain and ids.dim() == 1 and self._in_memory):
             return super().fetch(ids)

@@ -55,10 +55,6 @@ class PartitionBuffer(Strategy):
 
     ahead: Literal["1", "0"] = "1"
 
-    @property
-    def lookahead(self) -> int:
-        return int(self.ahead)
-
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         # What is read is as the minibatches before it will have it.
         return replace(staged_path(ids, row_bytes), disk_bytes=None, disk_requests=None)

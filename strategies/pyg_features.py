@@ -14,9 +14,9 @@ default in a loader's worker processes, which cannot use the GPU or the strategy
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 from torch_geometric.data import Data
@@ -24,14 +24,6 @@ from torch_geometric.loader import LinkLoader, NodeLoader
 
 from gatherbench.checks import check_nodes
 from gatherbench.strategies.unified_tensor import UnifiedTensor
-
-
-class Loader(Protocol):
-    """A loader of ``Data`` with ``n_id``: ``NodeLoader``, ``NeighborLoader`` or ``LinkLoader``."""
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def __len__(self) -> int: ...
 
 
 class FeatureLoader:
@@ -53,7 +45,7 @@ class FeatureLoader:
             is used up.
     """
 
-    def __init__(self, loader: Loader, features: UnifiedTensor) -> None:
+    def __init__(self, loader: Iterable[Any], features: UnifiedTensor) -> None:
         if isinstance(features, Tensor):
             raise TypeError("features: expected what gatherbench.unified(x) gives, got a Tensor")
         if isinstance(loader, NodeLoader | LinkLoader) and isinstance(loader.data, Data):
@@ -69,11 +61,10 @@ class FeatureLoader:
     def __iter__(self) -> Iterator[Data]:
         ahead: deque[Data] = deque()
         self.features.expect(_length(self.loader) or 0)
-        loader: object = self.loader
         batches = iter(self.loader)
         first = next(batches, None)
         if first is None:
-            if batches is loader:
+            if batches is self.loader:
                 raise ValueError("the loader is an iterator, and it is used up: give a loader")
             return
         for batch in chain((first,), batches):
@@ -90,7 +81,7 @@ class FeatureLoader:
         return batch.to(self.features.device, non_blocking=True)
 
 
-def _length(loader: Loader) -> int | None:
+def _length(loader: Any) -> int | None:
     """Return the number of batches of an epoch; ``None`` if the loader does not know it."""
     try:
         return len(loader)

@@ -60,9 +60,9 @@ class Placed:
         Returns:
             slots: int64 ``[B]``, the slot of each position's row, or -1 if it is not held. All
                 rows are read from these slots before any is filled.
-            fill: int64 ``[B]``, the slot to fill afterwards with the row of this position, or -1.
-                Only the first position of an id has one, and no slot occurs twice. Empty where
-                rows are kept for good, as here.
+            fill: int64 ``[B]``, the slot to fill afterwards with the row of this position, or
+                -1. Only the first position of an id has one, and no slot occurs twice. Empty
+                for kept rows.
         """
         return self.slots[ids].astype(np.int64), np.empty(0, np.int64)
 

@@ -37,8 +37,7 @@ def shared_table(array: Tensor | NDArray[Any]) -> Tensor:
     Raises:
         ValueError: no table, or unknown ranks (``knowledge.current_ranks``).
         MemoryError: a machine's first rank had no room for it; all its ranks raise.
-        OSError: a rank may not open the memory of the first one, which belongs to another user or
-            container.
+        OSError: a rank may not open the memory, which belongs to another user or container.
     """
     source = tensor_of(array) if isinstance(array, np.ndarray) else array
     if source.dim() != 2 or source.device.type != "cpu":
