@@ -1,179 +1,277 @@
-"""Bytes, requests and operations of every set of minibatches, counted before anything is measured.
+"""What each path declares of its minibatches: bytes, requests, operations; nothing here is timed.
 
 Counting takes threads, memory and the CPU's caches, all of which a measured process needs for
 itself. So a separate process draws each set once, or a part of it (``count_batches``), and queries
 all paths of the workload about it in parallel. The result is in the run's folder and serves all
-repeats. Other runs count anew: a path's declarations are its code, a plug-in's too, and no file on
-disk would show a change.
+repeats; the link model predicts from it. Other runs count anew: a path's declarations are its code,
+a plug-in's too, and no file on disk would show a change.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.bench.plan.workload import Case
-from gatherbench.bench.run.declared_rows import PAYLOAD, MinibatchSet, path_rows, set_rows
+from gatherbench.bench.plan.doors import MODELS, own_model
+from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.models import TalliedModel
 from gatherbench.bench.run.part import PartWriter, read_part
-from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.table import file_of
+from gatherbench.bench.run.training_cost import COUNTED, Counted, training_cost
 from gatherbench.bench.sampling.knowledge import knowledge_of
+from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.prepare import rank_trace
+from gatherbench.bench.sampling.sampler import Tally
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.store import open_dataset
+from gatherbench.kernels.order import LINE_BYTES, MANAGED_PAGE_BYTES, PAGE_BYTES
 from gatherbench.outside import words_of
 from gatherbench.strategies.base import Minibatches, Strategy
 from gatherbench.strategies.data_path import DataPath, scaled, total
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 from gatherbench.strategies.registry import build
 
-#: The keys of a row that differ within a case.
-_FIELDS = ("stage", "metric", "unit", "value", "source", "status", "reason")
+#: A declared number, as JSON: stage, metric, unit, value, source, and why a value is missing.
+Fact: TypeAlias = Sequence[Any]
+
+#: Why another model has neither declared nor predicted values.
+UNCOUNTED = "operations are counted for sage, gat, and models of one's own that are Counted"
+#: Why reads of the disk are not declared.
+PAGE_CACHE = "not_applicable: the page cache decides what is read, and when"
+#: Why a path that is still to be chosen has neither declared nor predicted values.
+UNCHOSEN = "unknown: the training shows which data path it is; predict that one"
+#: Fields of a ``DataPath`` that are summed over an epoch, and the rows' metric for each.
+PATH_METRICS = {
+    "payload_bytes": "declared_payload",
+    "cpu_read_bytes": "cpu_read",
+    "cpu_write_bytes": "cpu_write",
+    "copy_engine_bytes": "copy_engine",
+    "engine_row_bytes": "copy_engine_rows",
+    "pageable_bytes": "pageable",
+    "gpu_link_read_bytes": "gpu_link_read",
+    "gpu_memory_bytes": "gpu_memory_read",
+    "peer_bytes": "peer_read",
+    "disk_payload_bytes": "disk_payload",
+}
+#: The row with the bytes of the requested rows: stage, metric, unit.
+PAYLOAD = ("fetch", PATH_METRICS["payload_bytes"], "B")
+#: Fields of a ``TrainingCost``, and the rows' metric and unit for each.
+TRAINING_METRICS = {
+    "operations": ("operations", "1"),
+    "memory_bytes": ("gpu_memory", "B"),
+    "launches": ("launches", "1"),
+    "structure_bytes": ("structure", "B"),
+}
+_OF_PATH = "Strategy.data_paths over the epoch's minibatches"
+_REQUESTS = (
+    "request accounting over the epoch, less what a cache keeps of a row;"
+    " the table begins at a page"
+)
+_VISITS = "count over the epoch, in the order in which rows are read; "
 
 
 def count_sets(jobs: Sequence[Job], out: PartWriter) -> None:
     """Count for all cases of a workload, one of each path, and write the result as the answer."""
-    world, plan = jobs[0].case.workload.gpus, jobs[0].measure
-    ranks: list[Any] = []
-    for rank in range(world):
-        found: list[Any] = []
-        for counted in _sets(jobs, rank):
-            found.append(counted)
-            done = (rank + len(found) / plan.epochs) / world
+    world, epochs = jobs[0].case.workload.gpus, jobs[0].measure.epochs
+    ranks: list[Any] = [[] for _ in range(world)]
+    for rank, counted in enumerate(ranks):
+        for one in _sets(jobs, rank):
+            counted.append(one)
+            done = (rank + len(counted) / epochs) / world
             out.write("work", what="counting what its minibatches ask for", fraction=done)
-        ranks.append(found)
     out.write("answer", ranks=ranks)
 
 
 def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
-    """Yield for each set the sizes of its minibatches and the rows of each path, as for JSON."""
-    first, world = jobs[0], jobs[0].case.workload.gpus
-    workload, dataset = first.case.workload, open_dataset(first.dataset)
+    """Yield for each set the sizes of its minibatches and the facts of each path, as for JSON."""
+    first, dataset = jobs[0], open_dataset(jobs[0].dataset)
+    workload, world = first.case.workload, first.case.workload.gpus
     trace = first.trace if world == 1 else rank_trace(first.trace, rank)
     mine = replace(first, device="cpu", rank=rank if world > 1 else -1)
     epochs = Epochs(mine, dataset, Trace.open(trace))
-    strategies = {_name(one.case): build(one.case.strategy, one.case.params) for one in jobs}
-    asked = [one for one in strategies.values() if one.role != "choice"]
+    strategies = {_name(job.case): build(job.case.strategy, job.case.params) for job in jobs}
     parts = epochs.sampler.partitions
     known = knowledge_of(workload, dataset, epochs.measured_ids(), parts)
     known = replace(known, ranks=Ranks(rank, world, world), file=file_of(dataset))
-    make = replace(first.run, basis="declared")  # the rows of a case have its own names
     for chosen in range(first.measure.epochs):
-        seen, paths = _counted(epochs, chosen, asked, known)
-        plain = partial(_plain, seen=seen)
-        common = [plain(row) for row in set_rows(epochs, chosen, seen, make)]
-        own = {id(one): paths[number] for number, one in enumerate(asked)}
-        rows: dict[str, Any] = {}
-        for name, strategy in strategies.items():
-            path = own.get(id(strategy))
-            if isinstance(path, str):
-                rows[name] = path
-            else:
-                way = [] if path is None else [plain(row) for row in path_rows(path, make)]
-                rows[name] = [*way, *common]
-        yield {"num_nodes": seen.num_nodes, "num_edges": seen.num_edges, "rows": rows}
+        seen, paths = _counted(epochs, chosen, strategies, known)
+        few = f"; {len(seen.num_nodes)} of {seen.batches}, scaled" if seen.scale > 1 else ""
+        common = list(set_facts(workload, dataset.spec, seen))
+        facts: dict[str, Any] = dict.fromkeys(strategies, common)
+        for name, path in paths.items():
+            facts[name] = path if isinstance(path, str) else [*path_facts(path), *common]
+        for name, of_path in facts.items():
+            if not isinstance(of_path, str):
+                facts[name] = [(*what, source + few, why) for *what, source, why in of_path]
+        yield {"num_nodes": seen.num_nodes, "num_edges": seen.num_edges, "rows": facts}
+
+
+@dataclass
+class MinibatchSet:
+    """The counts of the minibatches of one epoch.
+
+    Attributes:
+        batches: the epoch's number of minibatches; the counted ones represent all.
+        num_nodes, num_edges: of each layer, as those of
+            :class:`~gatherbench.bench.sampling.trace.Trace`.
+        tallies: further counters, for the model or the sampler.
+    """
+
+    batches: int
+    num_nodes: list[tuple[int, ...]] = field(default_factory=list)
+    num_edges: list[list[int]] = field(default_factory=list)
+    tallies: list[Tally] = field(default_factory=list)
+
+    @property
+    def scale(self) -> float:
+        """Return the epoch's minibatches over those that were counted."""
+        return self.batches / len(self.num_nodes)
+
+    def counted(self, batches: Iterable[MiniBatch]) -> Iterator[Tensor]:
+        """Count each of the minibatches and yield its ids."""
+        for batch in batches:
+            self.num_nodes.append(batch.num_nodes)
+            self.num_edges.append([block.shape[1] for block in batch.edges])
+            for tally in self.tallies:
+                tally.add(batch)
+            yield batch.input_ids
 
 
 def _counted(
-    epochs: Epochs, chosen: int, strategies: Sequence[Strategy], known: Knowledge
-) -> tuple[MinibatchSet, list[DataPath | str]]:
+    epochs: Epochs, chosen: int, strategies: Mapping[str, Strategy], known: Knowledge
+) -> tuple[MinibatchSet, dict[str, DataPath | str]]:
     """Return the minibatches of a set, and its rows by each path, or why a path has none.
 
-    They are drawn once, and each is dropped after all paths have counted it.
+    The minibatches are drawn once, and each is dropped after all paths have counted it.
     """
-    seen, spec = MinibatchSet.of(epochs), epochs.dataset.spec
-    numbers = _chosen(epochs, strategies)
-
-    def ids() -> Iterator[Tensor]:
-        for batch in epochs.on_cpu(chosen, numbers):
-            seen.add(batch)
-            yield batch.input_ids
-
-    mine, *theirs = itertools.tee(ids(), 1 + len(strategies))
-    found: list[DataPath | str] = []
-    ways = list[_Way]()
-    for strategy in strategies:
-        less = known.limited_to(strategy.needs)
-        before = _Before(epochs, chosen, strategy.lookahead)
-        ways.append(_Way(_asked(strategy, theirs.pop(0), spec, less, before)))
-    for _ in mine:
-        for way in ways:
-            way.advance(1)
-    for way in ways:
-        way.advance(None)
-        found.append(way.failure or scaled(total(way.paths), seen.scale))
+    own = None if epochs.workload.model in MODELS else own_model(epochs.workload.model)
+    tallies = [epochs.sampler.tally()]
+    if own is not None and issubclass(own, TalliedModel):
+        tallies.append(own.tally())
+    seen = MinibatchSet(epochs.batches, tallies=[one for one in tallies if one is not None])
+    asked = {name: one for name, one in strategies.items() if one.role != "choice"}
+    ids = seen.counted(epochs.on_cpu(chosen, _numbers(epochs, asked.values())))
+    mine, *theirs = itertools.tee(ids, 1 + len(asked))
+    spec, ways = epochs.dataset.spec, []
+    for strategy, of_path in zip(asked.values(), theirs, strict=True):
+        less, before = known.limited_to(strategy.needs), _before(epochs, chosen, strategy.lookahead)
+        asks = Minibatches(of_path, spec.row_bytes, spec.num_nodes, less, before)
+        ways.append(_until_it_fails(strategy, asks))
+    found: dict[str, DataPath | str] = {}
+    _, *columns = zip(*itertools.zip_longest(mine, *ways), strict=True)
+    for name, column in zip(asked, columns, strict=True):
+        paths = [one for one in column if isinstance(one, DataPath)]
+        failure = next((one for one in column if isinstance(one, str)), None)
+        found[name] = failure or scaled(total(paths), seen.scale)
     return seen, found
 
 
-def _chosen(epochs: Epochs, strategies: Sequence[Strategy]) -> list[int] | None:
+def _until_it_fails(strategy: Strategy, asks: Minibatches) -> Iterator[DataPath | str]:
+    """Yield the path of each minibatch; a plug-in that fails affects only itself, and says why."""
+    try:
+        yield from strategy.data_paths(asks)
+    except Exception as error:
+        yield words_of(error)
+
+
+def _numbers(epochs: Epochs, strategies: Iterable[Strategy]) -> list[int] | None:
     """Return the numbers of the minibatches that all paths count; ``None``: each is counted."""
-    few, all_of_them = epochs.plan.count_batches, epochs.batches
-    workload = epochs.workload
+    few, batches, workload = epochs.plan.count_batches, epochs.batches, epochs.workload
     depend = workload.step == "captured" or bool(workload.sampler)
-    if depend or not 0 < few < all_of_them or any("file" in one.needs for one in strategies):
+    if depend or not 0 < few < batches or any("file" in one.needs for one in strategies):
         return None
-    return [one * all_of_them // few for one in range(few)]
+    return [one * batches // few for one in range(few)]
 
 
-class _Way:
-    """The data path of the minibatches counted so far by one path."""
-
-    def __init__(self, asked: Iterator[DataPath]) -> None:
-        self.paths, self.failure, self._asked = list[DataPath](), "", asked
-
-    def advance(self, count: int | None) -> None:
-        """Count so many more, or the rest; a plug-in that fails affects only itself."""
-        try:
-            self.paths += itertools.islice(self._asked, count)
-        except Exception as error:
-            self.failure = words_of(error)
+def _before(epochs: Epochs, chosen: int, lookahead: int) -> Iterator[Iterator[Tensor]]:
+    """Yield the ids that a path fetches before a set, by epoch, if its case has a process alone."""
+    plan = epochs.plan
+    yield itertools.islice(epochs.ids(plan.epochs), lookahead + 2)
+    for number in (*range(plan.epochs, plan.epochs + plan.warmup_epochs), *range(chosen)):
+        yield epochs.ids(number)
 
 
-def _asked(
-    strategy: Strategy,
-    ids: Iterable[Tensor],
-    spec: DatasetSpec,
-    known: Knowledge,
-    before: Iterable[Iterable[Tensor]],
-) -> Iterator[DataPath]:
-    """Yield the data path of the minibatches; the first one starts the query."""
-    yield from strategy.data_paths(Minibatches(ids, spec.row_bytes, spec.num_nodes, known, before))
+def set_facts(workload: Workload, spec: DatasetSpec, seen: MinibatchSet) -> Iterator[Fact]:
+    """Yield the demands of a set on sampling and training, the same for all paths."""
+    nodes, edges = (
+        np.rint(np.array(of, np.int64).sum(axis=0) * seen.scale).astype(np.int64).tolist()
+        for of in (seen.num_nodes, seen.num_edges)
+    )
+    source = "count of the epoch's minibatches"
+    for metric, count in {
+        "minibatches": seen.batches,
+        "seeds": nodes[0],
+        "edges": sum(edges),
+    }.items():
+        yield "sample", metric, "1", count, source, None
+    for tally in seen.tallies:
+        for counted in tally.counted(seen.scale):
+            yield "sample", *counted, None
+    source = "counted from the shapes of the minibatches (bench/run/training_cost.py)"
+    # Every count is linear in nodes and edges, except the launches.
+    sizes = spec.feature_dim, workload.hidden, spec.num_classes, nodes, edges
+    own = None if workload.model in MODELS else own_model(workload.model)
+    if workload.model in COUNTED:
+        cost = training_cost(workload.model, *sizes)
+    elif own is not None and issubclass(own, Counted):
+        cost, source = own.cost(*sizes), f"{workload.model}.cost"
+    else:
+        yield "train", "operations", "1", None, source, UNCOUNTED
+        return
+    cost = replace(cost, launches=cost.launches * seen.batches)
+    for name, (metric, unit) in TRAINING_METRICS.items():
+        yield "train", metric, unit, getattr(cost, name), source, None
 
 
-@dataclass(frozen=True, slots=True)
-class _Before:
-    """The rows that a path fetches before a set, by epoch, if its case has a process alone."""
+def path_facts(path: DataPath) -> Iterator[Fact]:
+    """Yield bytes and requests of an epoch's path from the table."""
+    for name, metric in PATH_METRICS.items():
+        yield "fetch", metric, "B", getattr(path, name), _OF_PATH, None
+    yield "fetch", "disk_read", "B", path.disk_bytes, _OF_PATH, PAGE_CACHE
+    yield "fetch", "disk_requests", "1", path.disk_requests, _OF_PATH, PAGE_CACHE
+    if path.engine_copies:
+        yield "fetch", "copy_engine_copies", "1", path.engine_copies, _OF_PATH, None
+    for size, count in sorted((path.gpu_requests or {}).items()):
+        yield "fetch", f"gpu_requests_{size}_bytes", "1", count, _REQUESTS, None
+    if path.gpu_page_visits is not None:
+        place = (
+            f"registered memory, lines of {LINE_BYTES >> 10} KiB, and of ids as given pages of"
+            f" {PAGE_BYTES >> 10} KiB that a row reaches beyond its first"
+        )
+        yield "fetch", "gpu_page_visits", "1", path.gpu_page_visits, _VISITS + place, None
+    if path.managed_page_visits is not None:
+        place = f"managed memory, pages of {MANAGED_PAGE_BYTES >> 10} KiB"
+        yield "fetch", "managed_page_visits", "1", path.managed_page_visits, _VISITS + place, None
 
-    epochs: Epochs
-    chosen: int
-    lookahead: int
 
-    def __iter__(self) -> Iterator[Iterator[Tensor]]:
-        plan = self.epochs.plan
-        first = self.lookahead + 2
-        yield itertools.islice(self.epochs.ids(plan.epochs), first)
-        for number in (*range(plan.epochs, plan.epochs + plan.warmup_epochs), *range(self.chosen)):
-            yield self.epochs.ids(number)
+def constant_rows(job: Job, strategy: Strategy, spec: DatasetSpec, known: Knowledge) -> list[Row]:
+    """Return a path's rows that no minibatch changes; ``known``: the knowledge it opened with."""
+    make = replace(job.rows, basis="declared")
+    if strategy.role == "choice":
+        return [make.missing(*PAYLOAD, _OF_PATH, UNCHOSEN)]
+    on_gpu = strategy.kept_bytes(spec.table_bytes, known)
+    share = strategy.data_path(torch.empty(0, dtype=torch.int64), spec.row_bytes).gpu_share
+    return [
+        make.ok("fetch", "row", "B", spec.row_bytes, "bytes of a row"),
+        make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.kept_bytes"),
+        make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead"),
+        make.ok("fetch", "gpu_share", "1", share, "DataPath.gpu_share"),
+    ]
 
 
 def _name(case: Case) -> str:
     return f"{case.strategy} {case.variant}"
-
-
-def _plain(row: Row, seen: MinibatchSet) -> list[Any]:
-    if (counted := len(seen.num_nodes)) < seen.batches:
-        row = replace(row, source=f"{row.source}; {counted} of {seen.batches}, scaled")
-    return [getattr(row, name) for name in _FIELDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +288,7 @@ class Counts:
 
     @classmethod
     def of(cls, job: Job) -> Self:
+        """Return the counts in the job's file."""
         if job.counts is None:
             return cls([])
         found = next((one for one in read_part(job.counts) if one["kind"] == "answer"), {})
@@ -215,18 +314,20 @@ class Counts:
             RuntimeError: the path could not describe how the rows of a set travel.
         """
         for one in self.sets:
-            if isinstance(found := one["rows"][_name(job.case)], str):
-                raise RuntimeError(f"what it declares could not be counted: {found}")
+            if isinstance(why := one["rows"][_name(job.case)], str):
+                raise RuntimeError(f"what it declares could not be counted: {why}")
 
     def rows(self, job: Job, chosen: int, epoch: int) -> Iterator[Row]:
         """Yield the rows of measured epoch ``epoch``, which has set ``chosen``."""
         make = replace(job.rows, basis="declared")
         if self.reason is not None:
-            source = "Strategy.data_paths over the epoch's minibatches"
-            yield make.missing(*PAYLOAD, source, self.reason, epoch=epoch)
-        found = self.sets[chosen]["rows"][_name(job.case)] if self.sets else ()
-        for stage, metric, unit, value, source, status, reason in found:
-            if value is None:
-                yield make.missing(stage, metric, unit, source, reason, status, epoch)
-            else:
-                yield make.ok(stage, metric, unit, value, source, epoch)
+            yield make.missing(*PAYLOAD, _OF_PATH, self.reason, epoch=epoch)
+        for fact in self.sets[chosen]["rows"][_name(job.case)] if self.sets else ():
+            yield _row(make, fact, epoch)
+
+
+def _row(make: RowMaker, fact: Fact, epoch: int) -> Row:
+    stage, metric, unit, value, source, reason = fact
+    if value is None:
+        return make.missing(stage, metric, unit, source, reason, epoch=epoch)
+    return make.ok(stage, metric, unit, value, source, epoch)

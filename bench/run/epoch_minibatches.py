@@ -34,11 +34,10 @@ class Epochs:
     """
 
     def __init__(self, job: Job, dataset: GraphDataset, trace: Trace) -> None:
-        self.job, self.plan, self.workload = job, job.measure, job.case.workload
-        self.dataset, self.trace, self.rank = dataset, trace, max(job.rank, 0)
-        graph = (dataset.indptr, dataset.indices)
+        self.plan, self.workload, self.rank = job.measure, job.case.workload, max(job.rank, 0)
+        self.dataset, self.trace = dataset, trace
+        graph, device = (dataset.indptr, dataset.indices), torch.device(job.device)
         self.sampler = sampler_of(self.workload, *graph)
-        device = torch.device(job.device)
         #: Has a GPU draw a minibatch, if a GPU samples.
         self._begin: Callable[..., Pending[MiniBatch]] | None = None
         if self.plan.sampling in GPU_SAMPLING and device.type == "cuda":
@@ -63,7 +62,7 @@ class Epochs:
             return begun_ahead(self._begin, tasks, waited=self._waits.append)
         if self._workers:
             return drawn_ahead([self._typed(one.sample) for one in self._workers], tasks)
-        return map(self.typed, itertools.starmap(self.sampler.sample, tasks))
+        return itertools.starmap(self._typed(self.sampler.sample), tasks)
 
     def typed(self, batch: MiniBatch) -> MiniBatch:
         """Return the minibatch with the kinds of its edges, if the model uses them."""
@@ -93,13 +92,13 @@ class Epochs:
         """
         sampler, order = self.sampler.clone(torch.get_num_threads()), self._order(epoch)
         tasks = order if numbers is None else [order[one] for one in numbers]
-        return map(self.typed, itertools.starmap(sampler.sample, tasks))
+        return itertools.starmap(self._typed(sampler.sample), tasks)
 
     def waited_s(self) -> float | None:
         """Return how long the loop waited for a GPU's draws, in seconds, since the last call."""
-        told = sum(self._waits)
+        waited = sum(self._waits)
         self._waits.clear()
-        return told if self._begin else None
+        return waited if self._begin else None
 
     def _order(self, epoch: int) -> list[tuple[Any, int]]:
         """Return the seeds of each minibatch; some epochs' are kept, as paths take turns.

@@ -26,15 +26,13 @@ from gatherbench.bench.run.check import (
     NO_SCORE,
     RowChecker,
     StaysOnHost,
-    WrongMemoryError,
     WrongRowsError,
     check_ready,
     check_rows,
     residency_row,
     threads_kept,
 )
-from gatherbench.bench.run.counting import Counts
-from gatherbench.bench.run.declared_rows import constant_rows
+from gatherbench.bench.run.counting import Counts, constant_rows
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import (
     UNWATCHED,
@@ -49,7 +47,7 @@ from gatherbench.bench.run.part import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.rows import SET, Row, RowMaker
 from gatherbench.bench.run.session import Session
 from gatherbench.bench.run.step_context import counted_rows
-from gatherbench.bench.run.table import Table, dropped
+from gatherbench.bench.run.table import dropped
 from gatherbench.bench.run.tuned import tuned_once
 from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
@@ -59,13 +57,13 @@ from gatherbench.bench.sampling.trace import KEPT
 from gatherbench.kernels.reference import reference_gather
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import COUNTS, SetupStep
-from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.places import reads_managed
 from gatherbench.strategies.registry import build
 
 CLOCK = "time.perf_counter"
-ISSUE_SOURCE = f"{CLOCK} on the training thread, around what it issues of the stage"
-LATENCY_SOURCE = (
+_ISSUED = f"{CLOCK} on the training thread, around what it issues of the stage"
+_DRAWN = f"{CLOCK} on the training thread, for a minibatch that the GPU draws"
+_LATENCY = (
     "the path's clock around each read, in bins of four to a doubling: percentiles at their upper"
     " edge, the mean of their middles"
 )
@@ -82,9 +80,9 @@ class MeasuredCase(ExitStack):
     a path, before timing and in the warm-up; in others a few, as in the timed epochs.
 
     All phases raise:
-        WrongRowsError: the rows fetched differ from the table's. ``out`` has a row ``check.rows``
-            that reports it, by which readers know to hide the measurements.
-        WrongMemoryError: the table is not where the strategy says.
+        WrongRowsError: the rows fetched differ from the table's, or the table is not where the
+            strategy says. ``out`` has a row of the stage ``check`` that reports it, by which
+            readers know to hide the measurements.
         Exception: another failure; earlier measurements are in ``out``.
     """
 
@@ -98,7 +96,7 @@ class MeasuredCase(ExitStack):
         self._trained: Callable[[], None] | None = None
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> bool | None:
-        if isinstance(error, WrongRowsError | WrongMemoryError):
+        if isinstance(error, WrongRowsError):
             what = (CHECK_STAGE, error.metric, "1", error.source)
             self._out.row(self._make.missing(*what, f"failed: {error}", "failed"))
         try:
@@ -154,14 +152,24 @@ class MeasuredCase(ExitStack):
         self._stays = StaysOnHost(self._device, loaded.features.nbytes) if managed else None
         begin = time.perf_counter()
         self.fetcher = self.enter_context(strategy.open(loaded.features, self._device, known))
-        self._out.rows(self._open_rows(loaded, time.perf_counter() - begin))
-        self._told = [*self.fetcher.setup]
-        self._out.rows(self._setup_rows(self._told))
+        open_s, where = time.perf_counter() - begin, f"{CLOCK}; {loaded.where}"
+        ok = partial(self._make.ok, "setup")
+        self._out.row(ok("table_load_time", "s", loaded.load_s, where))
+        self._out.row(ok("open_time", "s", open_s, CLOCK))
+        self._out.row(ok("table", "B", loaded.features.nbytes, "tensor.nbytes"))
+        self._out.row(binding_row(session.binding, self._make))
+        self._steps = [*self.fetcher.setup]
+        self._write_setup(self._steps)
         no_fetch = strategy.role == "no_fetch"
         self._checker = RowChecker(self._truth, self._device, no_fetch=no_fetch)
         everything = self.job.alone or (self.job.first and not self.job.start)
         typical = self._look_first(cached, everything=everything)
-        self._counts = self._declared(known)
+        self._counts = Counts([])
+        if self.job.first:  # whose rows say what the path declares
+            self._counts = Counts.of(self.job)
+            self._counts.require(self.job)
+            spec = session.dataset.spec
+            self._out.rows(constant_rows(self.job, strategy, spec, known))
         self.trainer = session.trainer()
         self.callback(self.trainer.around.close)
         self._warm_up(typical, everything=everything)
@@ -186,21 +194,13 @@ class MeasuredCase(ExitStack):
         except OSError as error:
             return Reason("no_permission", str(error))
 
-    def _open_rows(self, loaded: Table, open_s: float) -> Iterator[Row]:
-        """Yield how long loading and opening took, the table's bytes, and its NUMA node."""
-        where = f"{CLOCK}; {loaded.where}"
-        yield self._make.ok("setup", "table_load_time", "s", loaded.load_s, where)
-        yield self._make.ok("setup", "open_time", "s", open_s, CLOCK)
-        yield self._make.ok("setup", "table", "B", loaded.features.nbytes, "tensor.nbytes")
-        yield binding_row(self._session.binding, self._make)
-
-    def _setup_rows(self, steps: Iterable[SetupStep]) -> Iterator[Row]:
+    def _write_setup(self, steps: Iterable[SetupStep]) -> None:
         for step in steps:
             what = ("setup", step.metric, step.unit)
             if step.value is None:
-                yield self._make.missing(*what, step.source, step.reason)
+                self._out.row(self._make.missing(*what, step.source, step.reason))
             else:
-                yield self._make.ok(*what, step.value, step.source)
+                self._out.row(self._make.ok(*what, step.value, step.source))
 
     def _look_first(self, cached: Reason | None, *, everything: bool) -> MiniBatch:
         """Compare rows until each buffer has been used again, and see where the table lies.
@@ -215,22 +215,12 @@ class MeasuredCase(ExitStack):
             if self._device.type == "cuda" or fetcher.residency():
                 self._out.row(residency_row(fetcher, self._make, cached))
 
-        compare = checker.everything if everything else partial(checker.spots, len(batches))
-        compared = compare("before timing", residency)
+        compared = self._compared("before timing", len(batches), everything, residency)
         checked = check_rows(fetcher, compared, batches, group=self._session.group)
         if checker.no_fetch:
             check_ready(fetcher, batches[0].input_ids)
         self._out.row(self._make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
         return batches[0]
-
-    def _declared(self, known: Knowledge) -> Counts:
-        """Return the counts of the minibatches; the first repeat writes their rows."""
-        if not self.job.first:
-            return Counts([])
-        counts, spec = Counts.of(self.job), self._session.dataset.spec
-        counts.require(self.job)
-        self._out.rows(constant_rows(self.job, self.strategy, spec, known))
-        return counts
 
     def _warm_up(self, typical: MiniBatch, *, everything: bool) -> None:
         """Run the epochs before the measured ones, and compare all of their rows, or a few.
@@ -242,20 +232,21 @@ class MeasuredCase(ExitStack):
         self.fetcher.expect(epochs.batches)
         self._out.rows(session.group.rows(self._make))
         tuned = self._beside_training(typical)
-        self._told += tuned
-        self._out.rows(self._setup_rows(tuned))
+        self._steps += tuned
+        self._write_setup(tuned)
         for number in range(self.job.measure.warmup_epochs):
             with self._compared("in the warm-up", epochs.batches, everything) as watch:
                 self._epoch(epochs.warm_up(number), watch)
 
+    def _fetched(self, batch: MiniBatch) -> tuple[Tensor, MiniBatch]:
+        """Return a minibatch and its rows on the device, without the path."""
+        x = reference_gather(self._truth, batch.input_ids.cpu()).to(self._device)
+        return x, to_device(batch, self._device)
+
     def _beside_training(self, typical: MiniBatch) -> list[SetupStep]:
         """Check the step; tune the path's choices while a copy trains; return what that found."""
         fetcher, session, device = self.fetcher, self._session, self._device
-
-        def fetched() -> tuple[Tensor, MiniBatch]:
-            x = reference_gather(self._truth, typical.input_ids.cpu()).to(device)
-            return x, to_device(typical, device)
-
+        fetched = partial(self._fetched, typical)
         ready = self.trainer.ready(self._make, fetched, session.model, first=self.job.first)
         self._out.rows(ready)
         if not fetcher.tunable:
@@ -271,10 +262,14 @@ class MeasuredCase(ExitStack):
 
             return tuned_once(fetcher, self.job, session.group, tune)
 
-    def _compared(self, when: str, batches: int, everything: bool) -> AbstractContextManager[Watch]:
+    def _compared(
+        self, when: str, batches: int, everything: bool, first: Callable[[], None] = lambda: None
+    ) -> AbstractContextManager[Watch]:
         """Watch all rows of so many minibatches, or a few."""
         checker = self._checker
-        return checker.everything(when) if everything else checker.spots(batches, when)
+        return (
+            checker.everything(when, first) if everything else checker.spots(batches, when, first)
+        )
 
     def _epoch(self, batches: Iterator[MiniBatch], watch: Watch = UNWATCHED) -> EpochTimes:
         return run_epoch(batches, self.fetcher, self.trainer, watch, self._session.group)
@@ -337,11 +332,10 @@ class MeasuredCase(ExitStack):
         else:
             yield ok(*loss, sum(times.losses) / batches, source)
         for stage, issue_s in times.issue_s.items():
-            yield ok("host", f"issue_{stage}", "s", issue_s, ISSUE_SOURCE)
+            yield ok("host", f"issue_{stage}", "s", issue_s, _ISSUED)
         if on_gpu:
             if (waited_s := epochs.waited_s()) is not None:
-                source = f"{CLOCK} on the training thread, for a minibatch that the GPU draws"
-                yield ok("host", "wait_sample", "s", waited_s, source)
+                yield ok("host", "wait_sample", "s", waited_s, _DRAWN)
             source = f"{CLOCK}, the synchronisation that ends the epoch"
             yield ok("host", "drain", "s", times.drain_s, source)
         else:
@@ -359,7 +353,7 @@ class MeasuredCase(ExitStack):
         after = self.fetcher.latencies()
         if slow is not None and after is not None:
             for metric, seconds in latencies_of(after - slow):
-                yield self._make.ok("fetch", metric, "s", seconds, LATENCY_SOURCE, epoch)
+                yield self._make.ok("fetch", metric, "s", seconds, _LATENCY, epoch)
 
     @threads_kept("finish")
     def finish(self) -> None:
@@ -368,37 +362,32 @@ class MeasuredCase(ExitStack):
         The model is that of the warm-up and the last set, or of all epochs if each continues from
         the one before. A model with fewer epochs than the others' has no score.
         """
-        plan, out, group = self.job.measure, self._out, self._session.group
+        plan, out, session = self.job.measure, self._out, self._session
         self._window.close()
         if self._epochs == plan.epochs:
             if self._trained is not None:
                 self._trained()
             self._score(-1)
-        self._look_again()
-        out.rows(self._setup_rows(step for step in self.fetcher.setup if step not in self._told))
+        epochs, kept = session.epochs, min(KEPT, len(session.epochs.trace))
+        last = (epochs.typed(epochs.trace[number]) for number in range(kept))
+        compared = self._compared("after the last epoch", kept, self.job.alone)
+        check_rows(self.fetcher, compared, last, self.trainer, session.group)
+        self._write_setup(step for step in self.fetcher.setup if step not in self._steps)
         if self._stays is not None:
             out.row(self._stays.row(self._make))
         if plan.peak and self.job.first:
-            out.row(self._peak())
+            step = partial(self.trainer.step, *self._fetched(epochs.typed(epochs.trace[0])))
+            peak, source = peak_of(step, self._device)
+            out.row(self._make.ok("train", "peak", "B", peak, source))
         if not self.job.alone:
             with self._energy:  # the measured epochs alternated with those of others
                 pass
-        out.rows(self._energy.rows(plan.epochs, self._further_epoch, self._make, group.gathered))
+        further, gathered = lambda: self._epoch(epochs.further()), session.group.gathered
+        out.rows(self._energy.rows(plan.epochs, further, self._make, gathered))
         out.row(self._make.ok(CHECK_STAGE, "rows", "1", self._checker.rows, COMPARED))
         self.close()
-        file = self._file if group.world == 1 else None
+        file = self._file if session.group.world == 1 else None
         out.rows(disk_roof(file, self._make, self.job.case.repeat))
-
-    def _further_epoch(self) -> None:
-        self._epoch(self._session.epochs.further())
-
-    def _look_again(self) -> None:
-        """Compare rows once more after the last epoch."""
-        epochs = self._session.epochs
-        batches = min(KEPT, len(epochs.trace))
-        last = (epochs.typed(epochs.trace[number]) for number in range(batches))
-        compared = self._compared("after the last epoch", batches, self.job.alone)
-        check_rows(self.fetcher, compared, last, self.trainer, self._session.group)
 
     def _score(self, epoch: int) -> None:
         """Write the share of test nodes, drawn from the seed, that the model classifies correctly.
@@ -415,19 +404,10 @@ class MeasuredCase(ExitStack):
         right = seen = 0
         for i, of_batch in enumerate(seeds):
             batch = sampler.sample(of_batch, batch_seed(workload.seed, -1, i))
-            x = reference_gather(self._truth, batch.input_ids).to(self._device)
-            right += self.trainer.correct(x, self._session.epochs.typed(batch))
+            right += self.trainer.correct(*self._fetched(self._session.epochs.typed(batch)))
             seen += of_batch.numel()
         source = f"{seen} test nodes"
         self._out.row(self._make.ok("eval", "test_accuracy", "1", right / seen, source, epoch))
-
-    def _peak(self) -> Row:
-        """Return a row with a step's peak of memory, on the first minibatch."""
-        batch = self._session.epochs.typed(self._session.epochs.trace[0])
-        x = reference_gather(self._truth, batch.input_ids).to(self._device)
-        batch = to_device(batch, self._device)
-        peak, source = peak_of(lambda: self.trainer.step(x, batch), self._device)
-        return self._make.ok("train", "peak", "B", peak, source)
 
 
 def latencies_of(counted: NDArray[np.int64]) -> Iterator[tuple[str, float]]:

@@ -1,15 +1,13 @@
-"""Work of a case after all that is timed: for the energy counter, and the disk.
+"""Work of a case after all that is timed: for the energy counter, the disk, and a step's memory.
 
 The GPU's energy counter needs windows of ten seconds. If the measured epochs together are shorter,
 further whole epochs run to fill one. Either way the rows of the stage ``energy`` give the window's
 epochs and length; readers derive the energy per epoch.
-
-If the table is a file, the disk's own random reads are measured for comparison with the path's. For
-relational models, whose layers differ in the memory they hold at a time, a step's peak is counted.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 
@@ -21,24 +19,16 @@ from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.cpu import WallClockMeter
 from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.pcie import PcieMeter
-from gatherbench.bench.meters.power import (
-    SHORTEST_ENERGY_WINDOW_S,
-    GpuEnergyMeter,
-    GpuPowerMeter,
-)
+from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuEnergyMeter, GpuPowerMeter
 from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.kernels.disk_read import BLOCK_BYTES, DiskReadError, RowReader
 from gatherbench.kernels.table_file import TableFile
 
 ENERGY_STAGE = "energy"
-
-#: Reads in flight.
-DEPTH = 128
-#: Reads of a batch: enough that filling and draining the queue count little.
-_BATCH = 8 * DEPTH
+#: Reads of the disk in flight; of a batch, enough that filling and draining the queue count little.
+DEPTH, _BATCH = 128, 8 * 128
 _ROOF_S = 0.3
-_READS, _TIME = ("fetch", "disk_roof_reads", "1"), ("fetch", "disk_roof_time", "s")
 
 
 def peak_of(work: Callable[[], object], device: torch.device) -> tuple[float, str]:
@@ -57,12 +47,13 @@ def peak_of(work: Callable[[], object], device: torch.device) -> tuple[float, st
         work()
     assert profiled.profiler is not None
     events = profiled.profiler.kineto_results.events()
-    changes = [(one.start_ns(), one.nbytes()) for one in events if one.name() == "[memory]"]
-    held = peak = 0
-    for _, nbytes in sorted(changes, key=lambda change: change[0]):
-        held += nbytes
-        peak = max(peak, held)
-    return float(peak), "torch.profiler, profile_memory of one step"
+    changes = sorted(
+        (one.start_ns(), i, one.nbytes())
+        for i, one in enumerate(events)
+        if one.name() == "[memory]"
+    )
+    held = itertools.accumulate((nbytes for *_, nbytes in changes), initial=0)
+    return float(max(held)), "torch.profiler, profile_memory of one step"
 
 
 def row_of(reading: Reading, make: RowMaker, stage: str, epoch: int = -1) -> Row:
@@ -100,29 +91,25 @@ class EnergyBlock(Recorder):
         make: RowMaker,
         gathered: Callable[[bool], list[bool]] = lambda mine: [mine],
     ) -> Iterator[Row]:
-        """Return the block's rows, after further epochs if ``epochs`` were too short a window.
+        """Yield the block's rows, after further epochs if ``epochs`` were too short a window.
 
         ``gathered`` collects every rank's need for more: ranks that train together continue alike.
         """
         if self._gpu is None:
             return
-        readings, said = self.readings, "the measured epochs, from the first to the last"
-        # The counter exists; only the window was too short for it.
-        short = any(
-            one.metric == "gpu_energy" and one.reason is not None and one.reason.kind == "too_short"
-            for one in readings
-        )
+        readings, source = self.readings, "the measured epochs, from the first to the last"
+        reasons = [one.reason for one in readings if one.metric == "gpu_energy"]
+        short = any(why is not None and why.kind == "too_short" for why in reasons)
         if self._run_on and any(gathered(short)):
-            said = "further epochs, not timed: the measured ones were too short a window"
+            source = "further epochs, not timed: the measured ones were too short a window"
             meters = [PcieMeter(self._gpu), GpuPowerMeter(self._gpu), WallClockMeter()]
-            recorder, epochs = Recorder(meters), 0
-            with recorder:
-                begin = time.monotonic()
+            with Recorder(meters) as recorder:
+                begin, epochs = time.monotonic(), 0
                 while any(gathered(time.monotonic() - begin < self._shortest_s)):
                     one_epoch()
                     epochs += 1
             readings = recorder.readings
-        yield make.ok(ENERGY_STAGE, "epochs", "1", epochs, said)
+        yield make.ok(ENERGY_STAGE, "epochs", "1", epochs, source)
         for reading in readings:
             yield row_of(reading, make, ENERGY_STAGE)
 
@@ -130,33 +117,31 @@ class EnergyBlock(Recorder):
 def disk_roof(table: TableFile | None, make: RowMaker, seed: int) -> list[Row]:
     """Return rows of random reads of a block, as ``fio`` makes them, and their time; or why not.
 
-    A case without a file has no such rows.
-
     They bypass the page cache, by the engine that ``disk_direct`` would use. A path's own reads may
-    be of several blocks, and fewer at a time.
+    be of several blocks, and fewer at a time. A case without a file has no such rows.
 
     Args:
         seed: of the blocks' places; repeats that read the same ones might hit a disk's cache.
     """
     if table is None:
         return []
-    blocks = table.end // BLOCK_BYTES
+    reads, blocks = ("fetch", "disk_roof_reads", "1"), table.end // BLOCK_BYTES
     source = f"random reads of {BLOCK_BYTES} B of the table's file, {DEPTH} in flight, {_ROOF_S} s"
     if not blocks:
-        return [make.missing(*_READS, source, "unsupported: the file has less than a block")]
-    generator = np.random.default_rng(seed)
-    out = np.empty((_BATCH, BLOCK_BYTES), np.uint8)
+        return [make.missing(*reads, source, "unsupported: the file has less than a block")]
+    generator, out = np.random.default_rng(seed), np.empty((_BATCH, BLOCK_BYTES), np.uint8)
+    spent, count = 0.0, 0
     try:
         reader = RowReader(TableFile(table.path, 0, blocks, BLOCK_BYTES), depth=DEPTH, merge=False)
-        spent, read = 0.0, 0
         while spent < _ROOF_S:
             ids = generator.integers(0, blocks, _BATCH)
             begin = time.perf_counter()
             reader.read(ids, out)
             spent += time.perf_counter() - begin
-            read += _BATCH
+            count += _BATCH
         reader.close()
     except DiskReadError as error:
-        return [make.missing(*_READS, source, f"failed: {error}")]
+        return [make.missing(*reads, source, f"failed: {error}")]
     source += f", {reader.engine}"
-    return [make.ok(*_READS, read, source), make.ok(*_TIME, spent, source)]
+    time_row = make.ok("fetch", "disk_roof_time", "s", spent, source)
+    return [make.ok(*reads, count, source), time_row]

@@ -17,7 +17,7 @@ from gatherbench.bench.machine.env import describe_machine
 from gatherbench.bench.plan.plan import Plan, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import STRATEGIES_FOLDER, load_plan, plan_names
 from gatherbench.bench.plan.workload import Workload, workload_name
-from gatherbench.bench.run.declared_rows import UNCOUNTED
+from gatherbench.bench.run.counting import UNCOUNTED
 from gatherbench.bench.run.models import build_model
 from gatherbench.bench.sampling.trace import Trace
 

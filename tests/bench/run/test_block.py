@@ -19,7 +19,7 @@ from gatherbench.bench.run import block as block_module
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import session as session_module
 from gatherbench.bench.run.block import measure_block
-from gatherbench.bench.run.declared_rows import PAYLOAD
+from gatherbench.bench.run.counting import PAYLOAD
 from gatherbench.bench.run.job import Block, Job
 from gatherbench.bench.run.latin_square import apart
 from gatherbench.bench.run.lines import frames_of

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -11,13 +10,7 @@ from torch import Tensor
 
 from gatherbench.bench.neighbours.pigeon import PairTally
 from gatherbench.bench.run import counting
-from gatherbench.bench.run.counting import Counts
-from gatherbench.bench.run.declared_rows import (
-    MinibatchSet,
-    constant_rows,
-    requests_of,
-    set_rows,
-)
+from gatherbench.bench.run.counting import Counts, MinibatchSet, constant_rows, set_facts
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row
@@ -115,9 +108,8 @@ def test_what_some_minibatches_count_stands_for_all(make_job):
     job, tally = make_job(), PairTally()
     tally.pairs = 70
     workload = replace(job.case.workload, model="gatherbench.bench.neighbours.pigeon:RGCN")
-    of = SimpleNamespace(workload=workload, dataset=open_dataset(job.dataset), plan=job.measure)
     seen = MinibatchSet(5, [(32, 50, 60)] * 2, [[40, 90]] * 2, [tally])
-    rows = {row.metric: row.value for row in set_rows(of, 0, seen, job.rows)}
+    rows = {fact[1]: fact[3] for fact in set_facts(workload, open_dataset(job.dataset).spec, seen)}
     assert (rows["seeds"], rows["edges"], rows["pairs"]) == (160, 650, 175)
 
 
@@ -154,7 +146,8 @@ def test_requests_of_two_epochs_by_hand(make_job, monkeypatch):
     for chosen in (0, 1):
         rows = {row.metric: row.value for row in counts.rows(job, chosen, chosen)}
         found.append([rows[name] for name in ("declared_payload", "gpu_link_read", "copy_engine")])
-        carried = sum(n * (rows[m] or 0) for n, m in requests_of(rows).items())
+        asks = ((int(m.split("_")[2]), n) for m, n in rows.items() if m.startswith("gpu_requests_"))
+        carried = sum(size * (count or 0) for size, count in asks)
         assert carried == 5 * len(batches[chosen]) * 5 * 32
     assert found == [
         [5 * 3 * 132, 5 * 3 * 132, 5 * 3 * 8],

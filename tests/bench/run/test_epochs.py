@@ -90,13 +90,6 @@ def test_workers_bring_the_kinds_of_edges_along(make_job):
     assert [len(batch.kinds) for batch in epochs.measured(0)] == [1] * 5
 
 
-def test_the_first_set_is_the_trace(make_job):
-    job = make_job()
-    trace = Trace.open(job.trace)
-    epochs = Epochs(job, open_dataset(job.dataset), trace)
-    assert of(epochs.measured(0)) == numbers(trace[number].input_ids for number in range(5))
-
-
 @pytest.mark.parametrize("sampler", ["", "gatherbench.bench.neighbours.graphsnapshot:OTF"])
 def test_epochs_may_be_drawn_side_by_side(make_job, sampler):
     job = make_job()

@@ -6,7 +6,7 @@ import pytest
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.run.declared_rows import UNCOUNTED
+from gatherbench.bench.run.counting import UNCOUNTED
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.sampling.prepare import prepare

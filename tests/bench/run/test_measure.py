@@ -20,7 +20,7 @@ from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import session as session_module
 from gatherbench.bench.run.captured import CapturedTrainer, WrongStepError
 from gatherbench.bench.run.check import WrongMemoryError
-from gatherbench.bench.run.declared_rows import UNCHOSEN
+from gatherbench.bench.run.counting import UNCHOSEN
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
@@ -386,19 +386,6 @@ def _noted(seen: list[str], name: str, does: Any) -> Any:
         return does(*given)
 
     return noted
-
-
-def test_captured_steps_of_a_process_share_what_they_read(make_job):
-    session = Session(captured(make_job()))
-    assert session.inputs is session.inputs
-    trainers = [session.trainer() for _ in range(2)]
-    assert {one._inputs for one in trainers if isinstance(one, CapturedTrainer)} == {session.inputs}
-
-
-def test_the_difference_that_is_found_is_the_one_that_is_told(make_job, monkeypatch):
-    monkeypatch.setattr(MeasuredCase, "refused", lambda _: None)
-    monkeypatch.setattr(captured_module, "difference", lambda *_: 0.25)
-    assert value(measured(captured(make_job())), "check", "gradient_difference") == 0.25
 
 
 def test_paths_train_to_the_same_bits_in_steps_of_a_fixed_size(make_job, monkeypatch):
