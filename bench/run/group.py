@@ -115,10 +115,11 @@ class Together(Alone):
     def gathered(self, value: Any) -> list[Any]:
         # torch's all_gather_object would unpickle any received bytes.
         mine = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
-        sizes = self._all_gathered(torch.tensor([len(mine)]))
-        longest = int(max(sizes))
-        told = self._all_gathered(nn.functional.pad(mine, (0, longest - len(mine))))
-        return [json.loads(bytes(of[:size].tolist())) for of, size in zip(told, sizes, strict=True)]
+        longest = int(max(self._all_gathered(torch.tensor([len(mine)]))))
+        padded = self._all_gathered(
+            nn.functional.pad(mine, (0, longest - len(mine)), value=ord(" "))
+        )
+        return [json.loads(bytes(text.tolist())) for text in padded]
 
     def _all_gathered(self, mine: Tensor) -> list[Tensor]:
         found = [torch.empty_like(mine, device=self._device) for _ in range(self.world)]
@@ -139,10 +140,10 @@ class Together(Alone):
 
     def end_epoch(self) -> dict[str, list[float]]:
         entered, left = (self._since_begin(marks) for marks in (self._entered, self._left))
-        told = self.gathered((entered, self._digest()))
-        if len({digest for _, digest in told}) > 1:
+        times, digests = zip(*self.gathered((entered, self._digest())), strict=True)
+        if len(set(digests)) > 1:
             raise RanksDisagreeError("the parameters differ from rank to rank after an epoch")
-        last = [max(of_step) for of_step in zip(*(times for times, _ in told), strict=True)]
+        last = list(map(max, zip(*times, strict=True)))
         return {
             EXCHANGE: [max(0.0, b - a) for a, b in zip(last, left, strict=True)],
             WAIT: [b - a for a, b in zip(entered, last, strict=True)],
@@ -200,11 +201,8 @@ def cores_of_rank(group: Alone) -> Callable[[int | None], tuple[int, int]]:
         if ranks is None:
             return 0, 1
         here = ranks.machine(ranks.rank)
-        peers = [
-            rank
-            for rank, of in enumerate(group.gathered(node))
-            if of == node and ranks.machine(rank) == here
-        ]
+        nodes = enumerate(group.gathered(node))
+        peers = [rank for rank, of in nodes if of == node and ranks.machine(rank) == here]
         return peers.index(ranks.rank), len(peers)
 
     return part

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gatherbench.bench.run.part import StoreError
 
+#: A look of :func:`is_running` holds the lock for less.
 _INSTANT_S = 0.1
 
 
@@ -21,23 +22,13 @@ def only_one(folder: Path) -> Iterator[None]:
     """Refuse a second runner on the same folder: it would measure cases twice."""
     lock = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            _lock(lock)
-        except BlockingIOError as error:
-            raise StoreError(f"{folder}: another process is running this folder") from error
-        except OSError:
-            pass  # a file system without locks gives no answer
+        if _locked(lock, fcntl.LOCK_EX) is False:
+            time.sleep(_INSTANT_S)
+            if _locked(lock, fcntl.LOCK_EX) is False:
+                raise StoreError(f"{folder}: another process is running this folder")
         yield
     finally:
         os.close(lock)
-
-
-def _lock(folder: int) -> None:
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:  # perhaps held for an instant by is_running
-        time.sleep(_INSTANT_S)
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_running(folder: Path) -> bool | None:
@@ -47,14 +38,21 @@ def is_running(folder: Path) -> bool | None:
     except OSError:
         return None
     try:
-        fcntl.flock(look, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
+        locked = _locked(look, fcntl.LOCK_SH)
+        return None if locked is None else not locked
     finally:
         os.close(look)
-    return False
+
+
+def _locked(folder: int, how: int) -> bool | None:
+    """Lock an open folder; return whether that worked; ``None``: its file system has no locks."""
+    try:
+        fcntl.flock(folder, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
 class Terminated(KeyboardInterrupt):

@@ -1,23 +1,22 @@
 """The processes that a launcher started for one run, and their messages to each other.
 
-Messages are JSON in a store of ``torch.distributed``; nothing is unpickled. Processes of one
-machine meet in a file that only this user may open. Those of several meet in a ``TCPStore``:
-torchrun's own, or one of the first process, which listens only at MASTER_ADDR.
-
 The first process measures. The first of each further machine starts that machine's ranks of each
-case, and sends back what they wrote (:func:`follow`).
+case, and sends back what they wrote (:func:`follow`). The others lend their machine's first one the
+cores and GPUs that the launcher gave them, and wait.
+
+Processes of one machine meet in a folder of this user's. The first ones of several meet in a
+``TCPStore`` of ``torch.distributed``: torchrun's own, or one of the first process, which listens
+only at MASTER_ADDR. Messages are JSON; nothing is unpickled.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import itertools
 import json
 import math
 import os
 import shutil
 import socket
-import stat
 import tempfile
 import time
 from contextlib import closing, suppress
@@ -28,12 +27,7 @@ from typing import Any, Self
 
 import psutil
 from pydantic import TypeAdapter
-from torch.distributed import (  # type: ignore[attr-defined]
-    FileStore,
-    PrefixStore,
-    Store,
-    TCPStore,
-)
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from gatherbench.bench.machine.env import commit_id
 from gatherbench.bench.meters.load import Waiting
@@ -43,14 +37,14 @@ from gatherbench.bench.run.guards import terminate_as_interrupt
 from gatherbench.bench.run.job import Block, Job, Ready
 from gatherbench.bench.run.launch import Launch, LaunchError, MachineLostError, Meeting
 from gatherbench.bench.run.part import rank_part, read_part, rows_of
-from gatherbench.outside import fresh, parsed
+from gatherbench.outside import fresh, parsed, read_json
 
 #: How long processes wait for each other when a run begins, and for a machine whose ranks have
 #: ended; for ranks to end after those of the first machine; and for others to know of a run's end.
 START_S, ANSWER_S, _END_S, _LEAVE_S = 120.0, 30.0, 10.0, 5.0
-#: The interval at which the store is polled.
+#: The interval of looks at the store, a file or a process.
 LOOK_S = 0.05
-#: Bytes per write to the store.
+#: Bytes per write to the store, which takes up to 8 MiB.
 _PIECE = 1 << 20
 
 _JOB: TypeAdapter[Job] = TypeAdapter(Job)
@@ -59,10 +53,10 @@ _JOB: TypeAdapter[Job] = TypeAdapter(Job)
 def say(store: Store, key: str, what: Any) -> None:
     """Publish a value for the other processes."""
     text = json.dumps(what)
-    starts = range(0, len(text), _PIECE)
-    for number, at in enumerate(starts):
-        store.set(f"{key}/{number}", text[at : at + _PIECE])
-    store.set(key, str(len(starts)))
+    pieces = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+    for number, piece in enumerate(pieces):
+        store.set(f"{key}/{number}", piece)
+    store.set(key, str(len(pieces)))
 
 
 def heard(store: Store, key: str, until: float = math.inf, *, last: bool = False) -> Any:
@@ -100,10 +94,7 @@ def use_one_network(meeting: Meeting | None) -> None:
     """
     mine = "127.0.0.1"
     if meeting is not None:
-        where = (meeting.address, meeting.port)
-        family, _, _, _, found = socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(found)  # sends nothing
+        with socket.create_connection((meeting.address, meeting.port), ANSWER_S) as probe:
             mine = probe.getsockname()[0]
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address == mine for one in addresses):
@@ -135,20 +126,17 @@ def collect_parts(meeting: Meeting, part: Path) -> list[str]:
 class Group:
     """All processes of a run; each enters it, and leaves when the run has ended.
 
-    On entering they wait for each other, and the first of a machine takes all cores and GPUs that
-    the launcher gave to any process of its machine: mpirun and srun bind each process to some.
-
     Attributes:
         status: of the run, set by the first process.
-        store: available after entering.
+        first: the process of this machine that the others wait for; 0 in that one itself.
+        store: of the first processes of several machines, after entering; others have none.
     """
 
     def __init__(self, launch: Launch) -> None:
-        self.launch, self.status = launch, 1
-        self._cases, self._first, self._run = 0, 0, ""
-        self._folder: Path | None = None
+        self.launch, self.status, self.first = launch, 1, 0
+        self._cases, self._run = 0, ""
         self._served: Store | None = None  # ends with the run
-        self.store: Store
+        self.store: Store = None  # type: ignore[assignment]
 
     def __enter__(self) -> Self:
         """
@@ -157,71 +145,56 @@ class Group:
         """
         launch = self.launch
         try:
+            self.first = _met_here(launch, time.monotonic() + START_S)
+            if self.first or launch.machines == 1:
+                return self
             self.store = self._met()
-            processes = self._described()
+            say(self.store, f"commit{launch.machine}", commit_id())
+            until = time.monotonic() + START_S
+            commits = {heard(self.store, f"commit{n}", until) for n in range(launch.machines)}
+        except TimeoutError:
+            raise LaunchError(
+                f"{launch}, and not all came within {START_S:g} s: have the launcher start"
+                " gatherbench itself, with the same arguments everywhere"
+            ) from None
         except (OSError, RuntimeError) as error:  # torch raises the latter
             where = f" at {launch.address}:{launch.port}" if launch.machines > 1 else ""
             raise LaunchError(
                 f"{launch}, and they cannot meet{where}: {str(error).splitlines()[0]}"
             ) from error
-        if len({process["commit"] for process in processes}) > 1:
+        if len(commits) > 1:
             raise LaunchError(f"{launch}, not all at one commit: have the same code everywhere")
-        self._first = processes[0]["pid"]
-        if launch.local_rank == 0:
-            _use_all(processes[launch.rank : launch.rank + launch.local_world])
         return self
 
     def _met(self) -> Store:
         launch = self.launch
-        if launch.machines == 1:
-            self._folder = _folder_of(launch)
-            return FileStore(str(self._folder / "store"), launch.world)
+        where = (launch.address, launch.port)
         if launch.rank == 0 and not launch.served:
-            listener = _listener(launch).detach()
+            family, _, _, _, address = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0]
+            # By itself the store would listen at every address of the machine.
+            listener = socket.create_server((str(address[0]), launch.port), family=family)
             self._served = TCPStore(
-                launch.address,
-                launch.port,
+                *where,
                 is_master=True,
                 wait_for_workers=False,
-                master_listen_fd=listener,
+                master_listen_fd=listener.detach(),
             )
-        store = _connected(launch.address, launch.port, START_S)
+        store = _connected(*where, START_S)
         # A launcher may start several runs in turn, whose keys its store keeps.
         self._run = f"gatherbench{store.add(f'gatherbench-runs-of-{launch.rank}', 1)}"
         return PrefixStore(self._run, store)
 
-    def _described(self) -> list[dict[str, Any]]:
-        """Return every process's description of itself, by rank."""
-        mine = {
-            "pid": os.getpid(),
-            "commit": commit_id(),
-            "cores": sorted(os.sched_getaffinity(0)),
-            "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        }
-        say(self.store, f"process{self.launch.rank}", mine)
-        until, processes = time.monotonic() + START_S, list[dict[str, Any]]()
-        for rank in range(self.launch.world):
-            try:
-                processes.append(heard(self.store, f"process{rank}", until))
-            except TimeoutError:
-                raise LaunchError(
-                    f"{self.launch}, and process {rank} did not come within {START_S:g} s: have the"
-                    " launcher start gatherbench itself, with the same arguments everywhere"
-                ) from None
-        return processes
-
     def __exit__(self, *_: object) -> None:
-        with suppress(RuntimeError, OSError):  # if the store is gone, all processes know it
+        if self.store is None:
+            return
+        with suppress(RuntimeError, OSError):  # TimeoutError; or the store is gone: all know it
             if self.launch.rank:
-                say(self.store, f"left{self.launch.rank}", True)
+                say(self.store, f"left{self.launch.machine}", True)
                 return
             say(self.store, "end", self.status)
             until = time.monotonic() + _LEAVE_S
-            with suppress(TimeoutError):
-                for rank in range(1, self.launch.world):
-                    heard(self.store, f"left{rank}", until)
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            for machine in range(1, self.launch.machines):
+                heard(self.store, f"left{machine}", until)
 
     def begin(self, job: Job) -> Job:
         """Have the other machines start their ranks of a case; return the job of this one's.
@@ -234,32 +207,27 @@ class Group:
         self._cases += 1
         counts = job.counts and job.counts.read_text(encoding="utf-8")
         say(store, "job", {"job": _JOB.dump_python(job, mode="json"), "counts": counts})
-        self._answers(store, "here", ANSWER_S, "does not answer")
-        late = (
-            f"was not ready in {job.measure.timeout_s:g} s (timeout_s): prepare its data before,"
-            " with gatherbench datasets prepare"
-        )
-        reasons = self._answers(store, "ready", job.measure.timeout_s, late)
-        if any(reasons):
-            self.ended()
-            lines = (f"machine {n}: {why}" for n, why in enumerate(reasons, start=1) if why)
-            raise RuntimeError("; ".join(lines))
-        return replace(job, meeting=meeting)
-
-    def _answers(self, store: Store, key: str, seconds: float, else_: str) -> list[Any]:
-        """Return the answer of each further machine."""
-        until, answers = time.monotonic() + seconds, []
+        timeout_s, reasons = job.measure.timeout_s, list[str]()
+        until = time.monotonic() + timeout_s
         for machine in range(1, self.launch.machines):
             try:
-                answers.append(heard(store, f"{key}{machine}", until))
+                reason = heard(store, f"ready{machine}", until)
             except TimeoutError:
-                raise MachineLostError(f"machine {machine} {else_}") from None
-        return answers
+                raise MachineLostError(
+                    f"machine {machine} was not ready in {timeout_s:g} s (timeout_s): it is gone,"
+                    " or its data takes longer; prepare that before, with gatherbench datasets"
+                    " prepare"
+                ) from None
+            if reason is not None:
+                reasons.append(f"machine {machine}: {reason}")
+        if reasons:
+            self.ended()
+            raise RuntimeError("; ".join(reasons))
+        return replace(job, meeting=meeting)
 
     def meeting(self, number: int) -> Meeting:
         """Return where the ranks of a case meet."""
-        launch = self.launch
-        case = f"{self._run}/case{number}"
+        launch, case = self.launch, f"{self._run}/case{number}"
         return Meeting(launch.address, launch.port, case, launch.machine, launch.machines)
 
     def ended(self) -> None:
@@ -284,36 +252,32 @@ class Group:
 
     @property
     def over(self) -> bool:
-        """Return whether the run has ended; for processes other than the first.
+        """Return whether the run has ended; for the first processes of further machines.
 
         Raises:
             LaunchError: the first process is gone.
         """
         try:
-            over = self.store.check(["end"])
+            return bool(self.store.check(["end"]))
         except RuntimeError as error:
             raise LaunchError("the first process is gone, and its store with it") from error
-        if not over and self.launch.machine == 0 and not psutil.pid_exists(self._first):
-            raise LaunchError("the first process is gone")
-        return bool(over)
 
 
 def follow(group: Group) -> int:
-    """Follow the first process's instructions until the run ends; return its status.
+    """Follow the first process until the run ends; return its status, if it is known here.
 
     Raises:
         LaunchError: the first process is gone.
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP.
     """
     with terminate_as_interrupt():
-        if group.launch.machine and not group.launch.local_rank:
-            temporary = tempfile.TemporaryDirectory(
-                prefix="gatherbench-", ignore_cleanup_errors=True
-            )
-            with temporary as folder:
-                _start_ranks(group, Path(folder))
-        while not group.over:
-            time.sleep(LOOK_S)
+        if group.store is None:
+            while _runs(group.first):
+                time.sleep(LOOK_S)
+            return 0  # the launcher knows the status of the first
+        temporary = tempfile.TemporaryDirectory(prefix="gatherbench-", ignore_cleanup_errors=True)
+        with temporary as folder:
+            _start_ranks(group, Path(folder))
         return int(heard(group.store, "end"))
 
 
@@ -338,7 +302,6 @@ def _start_ranks(group: Group, folder: Path) -> None:
             store, meeting = group.of_case(number), group.meeting(number)
             if (message := group.hear(store, "job")) is None:
                 return
-            say(store, f"here{meeting.machine}", True)
             job, ended = _JOB.validate_python(message["job"]), math.inf
             workload = job.case.workload
             if workload not in known:
@@ -364,44 +327,64 @@ def _start_ranks(group: Group, folder: Path) -> None:
                 say(store, f"parts{meeting.machine}", {"parts": parts, "death": death})
 
 
-def _use_all(processes: list[dict[str, Any]]) -> None:
-    """Use the cores and GPUs of all processes of this machine."""
+def _met_here(launch: Launch, until: float) -> int:
+    """Meet the other processes of this machine; return the first of them, 0 in that one itself.
+
+    That one uses the cores and GPUs of all: mpirun and srun bind each process to some.
+
+    Raises:
+        TimeoutError: one did not come by ``until``.
+    """
+    folder = _folder_of(launch)
+    files = [folder / f"{rank}.json" for rank in range(launch.local_world)]
+
+    def read(file: Path) -> dict[str, Any]:
+        while not file.exists():
+            if time.monotonic() > until:
+                raise TimeoutError
+            time.sleep(LOOK_S)
+        return dict(read_json(file))
+
+    first = read(files[0])["pid"] if launch.local_rank else 0
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+    mine = {"pid": os.getpid(), "cores": [*os.sched_getaffinity(0)], "gpus": gpus}
+    half = folder / f"{launch.local_rank}.half"
+    half.write_text(json.dumps(mine), encoding="ascii")
+    half.rename(files[launch.local_rank])
+    if first:
+        return int(first)
+    try:
+        processes = [read(file) for file in files]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     os.sched_setaffinity(0, {core for process in processes for core in process["cores"]})
-    gpus = [process["gpus"] for process in processes]
-    if None not in gpus:
-        every = ",".join(gpus).split(",")
+    if all(process["gpus"] is not None for process in processes):
+        every = ",".join(process["gpus"] for process in processes).split(",")
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(every))
+    return 0
 
 
-def _listener(launch: Launch) -> socket.socket:
-    """Return a socket that listens only at the address on which the processes meet."""
-    where = (launch.address, launch.port)
-    family, _, _, _, found = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0]
-    if found[0] != launch.address and ipaddress.ip_address(found[0]).is_loopback:
-        raise LaunchError(
-            f"{launch.address} is {found[0]} here, which no other machine reaches: set MASTER_ADDR"
-            " to this machine's address on their network"
-        )
-    return socket.create_server((str(found[0]), launch.port), family=family)
+def _runs(process: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _folder_of(launch: Launch) -> Path:
-    """Return this user's folder for one launch, named after the launcher's process."""
-    launcher = _launcher(launch.variable)
-    ticks = Path("/proc", str(launcher), "stat").read_text().rpartition(")")[2].split()[19]
-    folder = Path(tempfile.gettempdir(), f"gatherbench-{os.getuid()}-{launcher}-{ticks}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise LaunchError(f"{folder}: is not this user's alone; remove it")
-    return folder
+    """Return this user's folder for one launch, named after the launcher's process.
 
-
-def _launcher(variable: str) -> int:
-    """Return the process that started this one: the nearest that lacks the variable it set."""
-    for process in psutil.Process().parents():
+    It is the nearest process above that lacks the variable that a launcher sets.
+    """
+    for launcher in psutil.Process().parents():
         with suppress(psutil.Error):  # another user's process, such as Slurm's
-            if variable in process.environ():
+            if launch.variable in launcher.environ():
                 continue
-        return process.pid
-    raise LaunchError(f"{variable} is set, and no process is there that set it")
+        began = Path("/proc", str(launcher.pid), "stat").read_text().rpartition(")")[2].split()[19]
+        name = f"gatherbench-{os.getuid()}-{launcher.pid}-{began}-{launch.machine}"
+        folder = Path(tempfile.gettempdir(), name)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise LaunchError(f"{folder}: is not this user's alone; remove it")
+        return folder
+    raise LaunchError(f"{launch.variable} is set, and no process is there that set it")

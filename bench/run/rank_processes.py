@@ -3,9 +3,6 @@
 The case's process loads the table once for its machine; the ranks inherit it through their fork, so
 no named shared memory can be left behind. Each measures its share into a part of its own, and
 when all have ended, these are joined into the case's rows (:mod:`gatherbench.bench.run.joined`).
-
-Those of one machine meet in a file, and listen at most on the loopback; those of several meet
-where their launcher says (:mod:`gatherbench.bench.run.machines`).
 """
 
 from __future__ import annotations
@@ -116,10 +113,11 @@ def _launched(job: Job, table: Table | None, folder: Path) -> list[str]:
         while running and not any(process.exitcode for process in ranks.values()):
             wait([process.sentinel for process in running])
             running = [process for process in running if process.exitcode is None]
+        codes = {rank: process.exitcode or 0 for rank, process in ranks.items()}
         return [
-            f"rank {rank} was killed by {signal.Signals(-process.exitcode).name}"
-            for rank, process in ranks.items()
-            if process.exitcode is not None and process.exitcode < 0
+            f"rank {rank} was killed by {signal.Signals(-code).name}"
+            for rank, code in codes.items()
+            if code < 0
         ]
     finally:
         for process in ranks.values():
@@ -175,36 +173,29 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
     Raises:
         RankError: a rank failed.
     """
-    world = job.case.workload.gpus
-    files = {rank: rank_part(job.part, rank) for rank in range(world)}
-    parts = {rank: list(read_part(file)) for rank, file in files.items() if file.exists()}
+    files = [rank_part(job.part, rank) for rank in range(job.case.workload.gpus)]
+    parts = [list(read_part(file)) if file.exists() else [] for file in files]
     # They may come from elsewhere, and must belong to this case only.
-    rows = [[job.rows.own(row) for row in rows_of(parts.get(rank, []))] for rank in files]
-    ends = {
-        rank: record
-        for rank, records in parts.items()
-        for record in records
-        if record["kind"] == "end"
-    }
+    rows = [[job.rows.own(row) for row in rows_of(part)] for part in parts]
     for of_rank in rows:
         out.rows(of_rank)
-    failed = {rank: end for rank, end in ends.items() if end["status"] == "failed"}
-    silent = ", ".join(str(rank) for rank in files if rank not in ends)
+    ends = {rank: one for rank, part in enumerate(parts) for one in part if one["kind"] == "end"}
+    failed = [rank for rank, end in ends.items() if end["status"] == "failed"]
+    silent = ", ".join(str(rank) for rank in range(len(parts)) if rank not in ends)
     if killed:
         raise RankError("; ".join(killed))
     if failed:
-        first = min(failed, key=lambda rank: failed[rank]["at"])
-        rest = f"; rank {silent} said nothing" if silent else ""
-        reason = textwrap.shorten(str(failed[first]["reason"]), _WORDS)
-        raise RankError(f"rank {first}: {reason}{rest}")
+        first = min(failed, key=lambda rank: ends[rank]["at"])
+        reason = textwrap.shorten(str(ends[first]["reason"]), _WORDS)
+        raise RankError(f"rank {first}: {reason}" + f"; rank {silent} said nothing" * bool(silent))
     if silent:
         raise RankError(f"rank {silent} ended without a word")
     skipped = next((end["reason"] for end in ends.values() if end["status"] == "skipped"), None)
     if skipped is None:
         slowest = joined(rows, out)
         # For each epoch the samples and timelines of its slowest rank, whose stages are the case's.
-        for rank, records in parts.items():
-            for record in records:
+        for rank, part in enumerate(parts):
+            for record in part:
                 if record["kind"] in ("samples", "series") and slowest.get(record["epoch"]) == rank:
                     out.write(**{**record, **job.case.names})
     return skipped

@@ -98,16 +98,6 @@ def test_other_parameters_are_no_one_model():
     assert group._digest() != before
 
 
-def test_an_epoch_begins_when_all_are_there(monkeypatch):
-    now = [1.0]
-    group = Told(Ranks(0, 2, 2))
-    group._entered, group._left = [1.0], [2.0]
-    monkeypatch.setattr(group_module.dist, "barrier", lambda: now.__setitem__(0, 7.0))
-    monkeypatch.setattr(group, "_now", lambda: now[0])
-    group.begin_epoch()
-    assert (group._begin, group._entered, group._left) == (7.0, [], [])
-
-
 class Bucket:
     """One of three buckets of gradients."""
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed import FileStore
 
 from gatherbench.bench.run import rank_processes as ranks_module
 from gatherbench.bench.run.job import Block, Job
@@ -109,66 +108,29 @@ def test_before_the_forks_no_team_of_threads_a_table_to_register_and_enough_gpus
     assert refused["reason"] == "unsupported: 2 ranks on 1 cores would only take turns"
 
 
-def test_a_rank_measures_its_own_share_on_its_own_gpu(job, monkeypatch, tmp_path):
-    told: list[Any] = []
-
-    class Group:
-        def __init__(
-            self, device: torch.device, ranks: Ranks, store: FileStore, patience_s: float
-        ) -> None:
-            assert isinstance(store, FileStore)
-            assert store.timeout.total_seconds() == patience_s
-            told.append((device.type, ranks, patience_s, os.environ["CUDA_VISIBLE_DEVICES"]))
-
-        def gathered(self, value: object) -> list[object]:
-            told.append("waits for all" if value is None else value)
-            return [value, value]
-
-        def close(self) -> None:
-            told.append("leaves")
-
-    for name, value in {"LOCAL_WORLD_SIZE": "", "CUDA_VISIBLE_DEVICES": "GPU-a,5"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(ranks_module, "Together", Group)
-    monkeypatch.setattr(ranks_module, "die_with_parent", told.append)
-
-    def measured(block: Block, *_: Any) -> bool:
-        told.extend(block.jobs)
-        return True
-
-    monkeypatch.setattr(ranks_module, "measure_block", measured)
-    job = replace(job, device="cuda")
-    ranks_folder(job.part).mkdir()
-    ranks_module._one_rank(job, None, tmp_path, 77, 1)  # type: ignore[arg-type]
-    mine, ranks = replace(job, rank=1, trace=job.trace / "rank1"), Ranks(1, 2, 2)
-    same = (job.identity, job.run.commit)
-    assert told == [77, ("cuda", ranks, 30.0, "5"), same, mine, "waits for all", "leaves"]
-    assert os.environ["LOCAL_WORLD_SIZE"] == "2"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,5")
-    ranks_module._one_rank(replace(job, device="cpu"), None, tmp_path, 77, 1)  # type: ignore[arg-type]
-    assert ("cpu", ranks, 30.0, "GPU-a,5") in told, "without one it leaves them be"
-
-
-def test_a_rank_of_a_further_machine_has_that_machines_gpus(job, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("machine", "rank", "named", "own"),
+    [(0, 1, "GPU-a,5", "5"), (1, 3, "", "1"), (0, 0, "GPU-a,5", "GPU-a")],
+)
+def test_a_rank_has_a_gpu_of_its_machine(job, monkeypatch, tmp_path, machine, rank, named, own):
     """Of 4 ranks on 2 machines rank 3 is the second of machine 1."""
-    told: list[Any] = []
+    seen: list[Any] = []
 
-    def group(_device: object, ranks: Ranks, store: object, _patience_s: float) -> Any:
-        told.append((ranks, store, os.environ["CUDA_VISIBLE_DEVICES"]))
+    def group(_device: object, ranks: Ranks, store: object, patience_s: float) -> Any:
+        seen.append((ranks, store, patience_s, os.environ["CUDA_VISIBLE_DEVICES"]))
         raise RuntimeError("enough")
 
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "")
     monkeypatch.setattr(ranks_module, "Together", group)
     monkeypatch.setattr(ranks_module, "die_with_parent", lambda _: None)
     monkeypatch.setattr(ranks_module, "store_of", lambda meeting, _: meeting)
     monkeypatch.setattr(ranks_module, "_LINGER_S", 0.0)
-    monkeypatch.setattr(ranks_module.os, "_exit", told.append)  # type: ignore[attr-defined]
-    meeting = Meeting("10.0.0.1", 29500, case="case7", machine=1, machines=2)
+    monkeypatch.setattr(ranks_module.os, "_exit", seen.append)  # type: ignore[attr-defined]
+    meeting = Meeting("10.0.0.1", 29500, case="case7", machine=machine, machines=2)
     four = replace(job.case, workload=replace(job.case.workload, gpus=4))
     job = replace(job, case=four, device="cuda", meeting=meeting)
     ranks_folder(job.part).mkdir()
-    assert list(job.here) == [2, 3]
-    ranks_module._one_rank(job, None, tmp_path, 77, 3)
-    assert told == [(Ranks(3, 4, 2), meeting, "1"), 1]
+    ranks_module._one_rank(job, None, tmp_path, 77, rank)
+    assert seen == [(Ranks(rank, 4, 2), meeting, 30.0, own), 1]
     assert os.environ["LOCAL_WORLD_SIZE"] == "2"
