@@ -7,10 +7,9 @@ delivered wrong rows in a timed epoch, even if the comparison of rows
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from statistics import median
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -38,8 +37,6 @@ _END = (CASE_STAGE, CASE_METRIC)
 CASE = ["workload", "strategy", "variant", "repeat"]
 #: The column that holds the reason why a deviating case is no result.
 STRAYED = "check_training"
-#: The key of a loss or accuracy: case, backend, set of minibatches, stage and metric.
-Seen = tuple[CaseId, str, int, tuple[str, str], float]
 
 
 def right_in(frames: Frames) -> set[CaseId]:
@@ -61,23 +58,41 @@ def strays_in(frames: Frames) -> dict[CaseId, str]:
     cases, else of the medians of the series. Where two series without a baseline differ, it is
     unknown which is right, and both fail.
     """
-    # Ranks have losses of their own; those of a failed case may lack a mean.
-    seen: list[Seen] = []
-    right = right_in(frames)
-    for frame in (frames.epochs, frames.cases):
-        mine = frame[(frame["basis"] == "measured") & (frame["rank"] == -1) & among(frame, right)]
-        epochs = mine["epoch"] if "epoch" in mine else pd.Series(-1, mine.index)
-        sets = mine["minibatch_set"].fillna(epochs) if "minibatch_set" in mine else epochs
-        keys = [*mine[CASE].itertuples(index=False, name=None)]
-        for stage, metric in TOLERANCES:
-            if (name := f"{stage}_{metric}") in mine:
-                where = zip(keys, mine["backend"], sets, mine[name], strict=True)
-                seen += [
-                    (case, backend, int(chosen), (stage, metric), float(value))
-                    for case, backend, chosen, value in where
-                    if not pd.isna(value)
-                ]
-    return _astray(seen)
+    right, found = right_in(frames), dict[CaseId, str]()
+    for stage, metric in TOLERANCES:
+        for frame in (frames.epochs, frames.cases):
+            if (name := f"{stage}_{metric}") not in frame:
+                continue
+            # Ranks have losses of their own; those of a failed case may lack a mean.
+            measured = (frame["basis"] == "measured") & (frame["rank"] == -1)
+            mine = frame[measured & among(frame, right) & frame[name].notna()]
+            sets = mine.get("epoch", pd.Series(-1, mine.index))
+            sets = mine.get("minibatch_set", sets).fillna(sets).astype(int)
+            values = mine.assign(value=mine[name].astype(float), set=sets)
+            for key, of_set in values.groupby(["workload", "backend", "set"]):
+                _, backend, chosen = cast("tuple[str, str, int]", key)
+                where = f"{stage}.{metric}" + (f" of minibatch set {chosen}" if chosen >= 0 else "")
+                tolerance, relative = TOLERANCES[stage, metric][backend], metric == "loss"
+                for case, why in _astray(of_set, tolerance, where, relative=relative).items():
+                    found.setdefault(case, why)
+    return found
+
+
+def _astray(
+    cases: pd.DataFrame, tolerance: float, where: str, *, relative: bool
+) -> dict[CaseId, str]:
+    """Return the cases whose ``value`` is too far from the reference's, and why they fail."""
+    plain = cases.loc[cases["strategy"] == BASELINE, "value"]
+    series = cases.groupby(["strategy", "variant"])["value"].median()
+    reference = float((series if plain.empty else plain).median())
+    whose = "in the other series" if plain.empty else f"with {BASELINE}"
+    allowed = tolerance * (reference if relative else 1.0)
+    strays = cases[(cases["value"] - reference).abs() > allowed]
+    keys = strays[CASE].itertuples(index=False, name=None)
+    return {
+        key: f"it trained on other rows: {where} is {value!r}, and {reference!r} {whose}"
+        for key, value in zip(keys, strays["value"].tolist(), strict=True)
+    }
 
 
 def among(table: pd.DataFrame, cases: Collection[CaseId]) -> NDArray[np.bool_]:
@@ -106,27 +121,3 @@ def judged(rows: Sequence[Row]) -> list[Row]:
         else:
             kept.append(row)
     return kept + ends
-
-
-def _astray(seen: Iterable[Seen]) -> dict[CaseId, str]:
-    groups: dict[tuple[str, str, int, str, str], dict[CaseId, float]] = defaultdict(dict)
-    for case, backend, chosen, what, value in seen:
-        groups[case[0], backend, chosen, *what][case] = value
-    found: dict[CaseId, str] = {}
-    # The sets in order, and then the score, whose epoch is -1.
-    for where in sorted(groups, key=lambda where: (where[2] < 0, where)):
-        _, backend, chosen, stage, metric = where
-        values = groups[where]
-        series: dict[tuple[str, str], list[float]] = defaultdict(list)
-        for (_, strategy, variant, _), value in values.items():
-            series[strategy, variant].append(value)
-        plain = [value for (name, _), of in series.items() if name == BASELINE for value in of]
-        right = median(plain or map(median, series.values()))
-        allowed = TOLERANCES[stage, metric][backend] * (right if metric == "loss" else 1.0)
-        name = f"{stage}.{metric}" + (f" of minibatch set {chosen}" if chosen >= 0 else "")
-        whose = f"with {BASELINE}" if plain else "in the other series"
-        for case, value in values.items():
-            if abs(value - right) > allowed:
-                text = f"it trained on other rows: {name} is {value!r}, and {right!r} {whose}"
-                found.setdefault(case, text)
-    return found

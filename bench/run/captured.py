@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gatherbench.bench.run.models import Trainer, to_device
+from gatherbench.bench.run.models import Fetched, Trainer, to_device
 from gatherbench.bench.run.part import CHECK_STAGE
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -55,8 +55,7 @@ class StepInputs:
         nodes: nodes of each layer, :attr:`MiniBatch.num_nodes` with room for the spare rows.
         x: float32 ``[nodes[L], D]``.
         labels: int64 ``[nodes[0]]``, -100 after the minibatch's seeds.
-        edges: int64 ``[2, E_k]`` of each layer.
-        fill: the padding edges, of the same shapes.
+        edges, fill: int64 ``[2, E_k]`` of each layer; the padding edges, of the same shapes.
         most: nodes of each layer without the spare rows.
         padding: edges beyond those of the mean minibatch, as a share of these.
         anchor: on a GPU a graph whose memory pool the steps' graphs share, as one is replayed at a
@@ -154,12 +153,7 @@ class CapturedTrainer(Trainer):
         return CapturedTrainer(model, self.labels, self.device, self._inputs)
 
     def ready(
-        self,
-        make: RowMaker,
-        fetched: Callable[[], tuple[Tensor, MiniBatch]],
-        plain: Callable[[], nn.Module],
-        *,
-        first: bool,
+        self, make: RowMaker, fetched: Fetched, plain: Callable[[], nn.Module], *, first: bool
     ) -> Iterator[Row]:
         """Capture the step; yield its share of padding, and its gradient's difference.
 
@@ -187,15 +181,11 @@ class CapturedTrainer(Trainer):
         if not self._inputs.has_room(batch):  # of an untimed epoch, which is left uncounted
             return self.optimised(x.float(), labels, batch)
         self._inputs.take(x, labels, batch)
-        self.replay()
-        return self._loss.clone()  # the next step writes there
-
-    def replay(self) -> None:
-        """Train once more on the minibatch that is in the inputs."""
         if self._replay is None:
             self.capture()
         assert self._replay is not None
         self._replay()
+        return self._loss.clone()  # the next step writes there
 
     def _issue(self) -> None:
         self._loss = self.optimised(self._inputs.x, self._inputs.labels, self._inputs.batch)
@@ -257,8 +247,8 @@ def difference(trainer: CapturedTrainer, x: Tensor, batch: MiniBatch) -> float:
     for spare in (Trainer(model, trainer.labels, trainer.device), trainer.spare()):
         spare.model.eval()
         spare.train(x, batch)
-        found = [one.grad.flatten() for one in spare.model.parameters() if one.grad is not None]
-        gradients.append(torch.cat(found))
+        of_spare = [one.grad.flatten() for one in spare.model.parameters() if one.grad is not None]
+        gradients.append(torch.cat(of_spare))
     issued, captured = gradients
     far = float((captured - issued).norm() / issued.norm())
     if not far <= MOST_DIFFERENCE:

@@ -29,9 +29,7 @@ from gatherbench.strategies.no_fetch import ready_ids, writes_rows
 
 #: Why `no_fetch` has no score: it trains on rows that do not belong to the minibatch.
 NO_SCORE = "not_applicable: no_fetch trains on the same rows, whatever it is asked for"
-
 COMPARED = "fetched rows compared bit for bit with a plain gather"
-
 #: Minibatches of a timed epoch that are checked, and rows of each; it takes some ten microseconds.
 SPOT_BATCHES, SPOT_ROWS = 3, 32
 #: The most bytes of rows that are copied for later: to compare them at once would give a prefetch
@@ -60,12 +58,8 @@ class WrongThreadsError(WrongRowsError):
     metric, source = "threads", "torch.get_num_threads"
 
 
-class WrongMemoryError(RuntimeError):
-    """The table is not in the memory that the strategy claims to read.
-
-    Attributes:
-        metric, source: of the row of stage ``check`` that reports it.
-    """
+class WrongMemoryError(WrongRowsError):
+    """The table is not in the memory that the strategy claims to read."""
 
     metric, source = "memory", "where CUDA and its memory in use say that the table lies"
 
@@ -85,13 +79,11 @@ def threads_kept(what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        found = torch.get_num_threads()
-        if found != given:
+        if (found := torch.get_num_threads()) != given:
             torch.set_num_threads(given)
     if found != given:
         raise WrongThreadsError(
             f"torch had {given} threads and now has {found}: a call in {what}() changed them"
-            " (torch, numba and others share OpenMP's), and what is timed holds no more"
         )
 
 
@@ -123,13 +115,7 @@ class RowChecker:
         kept_bytes: the most bytes of rows that are kept for a later comparison.
     """
 
-    def __init__(
-        self,
-        table: Tensor,
-        device: torch.device,
-        *,
-        no_fetch: bool = False,
-    ) -> None:
+    def __init__(self, table: Tensor, device: torch.device, *, no_fetch: bool = False) -> None:
         self.rows, self.no_fetch = 0, no_fetch
         self.device, self.draw, self._table = device, Random(), table
         self.kept_bytes = min(_KEPT_BYTES, int(_KEPT_SHARE * available_bytes()))
@@ -164,15 +150,14 @@ class RowChecker:
         yield check
         check.compare()
 
-    def compare(self, seen: _KeptRows, when: str) -> None:
+    def compare(self, seen: _KeptRows, where: str) -> None:
         """
         Raises:
             WrongRowsError: these rows differ from the table's.
         """
         rows, table, ids = seen.rows.cpu(), self._table, seen.ids.cpu()
         if not torch.equal(seen.left.cpu(), ids):
-            text = f"minibatch {seen.batch} of the trace, {when}"
-            raise WrongRowsError(f"{text}: the path changed the ids that it was handed")
+            raise WrongRowsError(f"{where}: the path changed the ids that it was handed")
         if self.no_fetch:
             last = seen.numbers[-1] if len(seen.numbers) else -1
             ids = ready_ids(last + 1, len(table))[seen.numbers.start :: seen.numbers.step]
@@ -182,9 +167,8 @@ class RowChecker:
             torch.equal(byte_rows(got), byte_rows(reference_gather(table, of)))
             for got, of in blocks
         ):
-            wanted = reference_gather(table, ids)
-            difference = same_bytes(rows, wanted, seen.numbers)
-            raise WrongRowsError(f"minibatch {seen.batch} of the trace, {when}: {difference}")
+            difference = same_bytes(rows, reference_gather(table, ids), seen.numbers)
+            raise WrongRowsError(f"{where}: {difference}")
         self.rows += len(ids)
 
 
@@ -200,7 +184,7 @@ class _EpochCheck(Watch):
         rows: int | None,
     ) -> None:
         self._checker, self._when, self._chosen, self._rows = checker, when, chosen, rows
-        self._looks, self._kept = [first], list[_KeptRows]()
+        self._first, self._kept = [first], list[_KeptRows]()
         self._begin = checker.draw.randrange(2)
         #: The rows of a minibatch that are checked, and their ids before a path had them.
         self._handed: dict[int, tuple[range, Tensor]] = {}
@@ -213,9 +197,12 @@ class _EpochCheck(Watch):
 
     def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
         if (why := not_plain(x)) is not None:
-            raise WrongRowsError(f"minibatch {number} of the trace, {self._when}: {why}")
+            raise WrongRowsError(f"{self._where(number)}: {why}")
         handed = self._handed.pop(number, None)
         return nullcontext() if handed is None else self._keep(number, ids, x, *handed)
+
+    def _where(self, number: int) -> str:
+        return f"minibatch {number} of the trace, {self._when}"
 
     @contextmanager
     def _keep(
@@ -238,10 +225,10 @@ class _EpochCheck(Watch):
 
     def compare(self) -> None:
         """Compare all rows that were kept."""
-        while self._looks:
-            self._looks.pop()()
+        while self._first:
+            self._first.pop()()
         for seen in self._kept:
-            self._checker.compare(seen, self._when)
+            self._checker.compare(seen, self._where(seen.batch))
         self._kept.clear()
 
 
@@ -251,8 +238,6 @@ class StaysOnHost:
     It begins before the path opens. CUDA reports the GPU's memory in use by all processes; torch's
     own is subtracted, and the rest grows by kernels that are loaded.
     """
-
-    _SOURCE = "torch.cuda.mem_get_info less memory_reserved, since the path was opened"
 
     def __init__(self, device: torch.device, table_bytes: int) -> None:
         self._device, self._table_bytes = device, table_bytes
@@ -276,7 +261,8 @@ class StaysOnHost:
                 f" {self._table_bytes:,} B was read in managed memory: it moved there, or another"
                 " program came: not shown"
             )
-        return make.ok(CHECK_STAGE, "gpu_memory_growth", "B", grown, self._SOURCE)
+        source = "torch.cuda.mem_get_info less memory_reserved, since the path was opened"
+        return make.ok(CHECK_STAGE, "gpu_memory_growth", "B", grown, source)
 
 
 class Untrained:
@@ -303,8 +289,7 @@ def check_rows(
         WrongRowsError: see :meth:`RowChecker.everything`.
     """
     with compared as watch:
-        steps = steps or Untrained()
-        return len(run_epoch(batches, fetcher, steps, watch=watch, group=group).losses)
+        return len(run_epoch(batches, fetcher, steps or Untrained(), watch, group).losses)
 
 
 def check_ready(fetcher: Fetcher, ids: Tensor) -> None:
@@ -326,16 +311,15 @@ def residency_row(fetcher: Fetcher, make: RowMaker, cached: Reason | None = None
     Raises:
         WrongMemoryError: it is elsewhere, so that another data path would be timed.
     """
-    parts = fetcher.residency()
-    what = (CHECK_STAGE, "residency", "1")
-    if parts and cached is not None:
-        return make.missing(*what, parts[0].source, cached)
+    parts, what = fetcher.residency(), (CHECK_STAGE, "residency", "1")
     if not parts:
         reason = (
             "unsupported: an empty table, or one that only the CPU or another process reads:"
             " CUDA has nothing to say of it here"
         )
         return make.missing(*what, "cudaPointerGetAttributes", reason)
+    if cached is not None:
+        return make.missing(*what, parts[0].source, cached)
     for one in parts:
         if one.found != one.expected:
             raise WrongMemoryError(

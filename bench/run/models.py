@@ -12,8 +12,9 @@ import copy
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import pairwise
+from typing import TypeAlias
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,9 @@ from gatherbench.bench.sampling.sampler import Tally
 #: ``train_sampling_pytorch_direct.py`` of its authors' fork of DGL).
 DROPOUT = 0.5
 LEARNING_RATE = 0.003
+
+#: Returns rows and minibatch of a step, on the device.
+Fetched: TypeAlias = Callable[[], tuple[Tensor, MiniBatch]]
 
 
 class BlockGNN(nn.Module):
@@ -79,55 +83,35 @@ class RowMLP(nn.Module):
         return logits
 
 
-def build_model(
-    workload: Workload,
-    in_dim: int,
-    num_classes: int,
-    relations: int = 0,
-) -> nn.Module:
+def build_model(workload: Workload, in_dim: int, num_classes: int, relations: int = 0) -> nn.Module:
     """Build the workload's model with weights drawn from the workload's seed.
 
     Args:
         relations: the number of kinds of edges, for a relational model.
     """
     torch.manual_seed(workload.seed)
-    with _own_temporary_folder():
+    # PyG writes a layer's module to a temporary folder and executes it. In the shared one, the
+    # bytecode that Python finds next to the module may belong to another user.
+    with (
+        tempfile.TemporaryDirectory(prefix="gatherbench-layers-") as own,
+        mock.patch.object(tempfile, "tempdir", own),
+    ):
         return _built(workload, in_dim, num_classes, relations)
 
 
 def _built(workload: Workload, in_dim: int, num_classes: int, relations: int) -> nn.Module:
-    if workload.model not in MODELS:
-        own, sizes = own_model(workload.model), (workload.hidden, num_classes, workload.layers)
-        more = {RELATIONS: relations} if is_relational(workload.model) else {}
-        return own(in_dim, *sizes, **more)
-    if workload.model == GRAPHLESS:
-        return RowMLP(in_dim, workload.hidden, num_classes)
-    return BlockGNN(_layers(workload, in_dim, num_classes))
-
-
-def _layers(workload: Workload, in_dim: int, num_classes: int) -> list[nn.Module]:
     hidden, layers = workload.hidden, workload.layers
+    if workload.model not in MODELS:
+        more = {RELATIONS: relations} if is_relational(workload.model) else {}
+        return own_model(workload.model)(in_dim, hidden, num_classes, layers, **more)
+    if workload.model == GRAPHLESS:
+        return RowMLP(in_dim, hidden, num_classes)
     if workload.model == "sage":
         widths = [in_dim, *[hidden] * (layers - 1), num_classes]
-        return [SAGEConv(a, b) for a, b in pairwise(widths)]
-    inputs = [in_dim, *[hidden * GAT_HEADS] * (layers - 1)]
-    convs = [GATConv((i, i), hidden, heads=GAT_HEADS) for i in inputs[:-1]]
-    return [*convs, GATConv((inputs[-1], inputs[-1]), num_classes, heads=1)]
-
-
-@contextmanager
-def _own_temporary_folder() -> Iterator[None]:
-    """Use a temporary folder of this user's while PyG writes and executes a layer's module.
-
-    In the shared one, the bytecode that Python finds next to the module may belong to another user.
-    """
-    common = tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix="gatherbench-layers-") as own:
-        tempfile.tempdir = own
-        try:
-            yield
-        finally:
-            tempfile.tempdir = common
+        return BlockGNN([SAGEConv(a, b) for a, b in pairwise(widths)])
+    *inner, last = [in_dim, *[hidden * GAT_HEADS] * (layers - 1)]
+    convs = [GATConv((wide, wide), hidden, heads=GAT_HEADS) for wide in inner]
+    return BlockGNN([*convs, GATConv((last, last), num_classes, heads=1)])
 
 
 class Trainer:
@@ -151,8 +135,7 @@ class Trainer:
         self.model, self._surrounded = model.to(device), around is not None
         self.around = NOTHING_AROUND if around is None else around
         self._in_training = group.wrap(self.model)
-        self.labels = labels.to(device)
-        self.device = device
+        self.labels, self.device = labels.to(device), device
         self._weights = list(model.parameters())  # walking the modules takes a tenth of a step
         self.optimiser = self.adam()
 
@@ -165,21 +148,14 @@ class Trainer:
 
     def spare(self) -> Trainer:
         """Return another that trains a copy of the model, for steps whose effect is discarded."""
-        model = copy.deepcopy(self.model)
-        return Trainer(model, self.labels, self.device, around=self.around)
+        return Trainer(copy.deepcopy(self.model), self.labels, self.device, around=self.around)
 
     def ready(
-        self,
-        make: RowMaker,
-        fetched: Callable[[], tuple[Tensor, MiniBatch]],
-        plain: Callable[[], nn.Module],
-        *,
-        first: bool,
+        self, make: RowMaker, fetched: Fetched, plain: Callable[[], nn.Module], *, first: bool
     ) -> Iterator[Row]:
         """Prepare for the first step; yield rows that show that it trains as a plain one does.
 
         Args:
-            fetched: returns rows and minibatch of a step, on the device.
             plain: builds a model as this one's was at first.
             first: whether it is the first repeat, which is checked the most.
         """
@@ -254,6 +230,8 @@ def to_device(batch: MiniBatch, device: torch.device) -> MiniBatch:
     """
     if all(block.device == device for block in batch.edges):
         return batch
-    edges = tuple(block.to(device, non_blocking=True) for block in batch.edges)
-    kinds = tuple(block.to(device, non_blocking=True) for block in batch.kinds)
+    edges, kinds = (
+        tuple(block.to(device, non_blocking=True) for block in blocks)
+        for blocks in (batch.edges, batch.kinds)
+    )
     return MiniBatch(batch.input_ids, edges, batch.num_nodes, kinds)

@@ -88,43 +88,36 @@ def training_cost(
         raise ValueError(f"unknown model {model!r}: sage or gat")
     if len(num_nodes) != layers + 1:
         raise ValueError(f"{layers} layers need {layers + 1} node counts")
-    widths = _widths(model, in_dim, hidden, classes, layers)
-    operations = memory = 0.0
+    inner = hidden * GAT_HEADS if model == "gat" else hidden
+    widths = [in_dim, *[inner] * (layers - 1), classes]
+    operations = floats = 0.0
     for layer in range(layers):  # layer 0 turns the input features into hidden rows
-        block = layers - 1 - layer
-        sources, targets = num_nodes[block + 1], num_nodes[block]
-        shape = (sources, targets, num_edges[block], widths[layer], widths[layer + 1])
+        block, first = layers - 1 - layer, layer == 0
+        sizes = (num_nodes[block + 1], num_nodes[block], num_edges[block])
+        shape = (*sizes, widths[layer], widths[layer + 1])
         if model == "sage":
-            done = _sage_layer(*shape, first=layer == 0)
+            done = _sage_layer(*shape, first=first)
         else:
-            done = _gat_layer(*shape, GAT_HEADS if block else 1, first=layer == 0)
-        operations += done[0]
-        memory += done[1]
+            done = _gat_layer(*shape, GAT_HEADS if block else 1, first=first)
+        operations, floats = operations + done[0], floats + done[1]
     a_layer, beside = _OPERATIONS[model]
     copies = layers + 1  # each layer's edges, and the ids
     launches = a_layer * layers + beside + _ADAM + copies
-    return TrainingCost(operations, memory, launches, sum(num_edges) * 2 * _INDEX)
-
-
-def _widths(model: str, in_dim: int, hidden: int, classes: int, layers: int) -> list[int]:
-    """Return the width of rows before each layer and after the last."""
-    inner = hidden * GAT_HEADS if model == "gat" else hidden
-    return [in_dim, *[inner] * (layers - 1), classes]
+    return TrainingCost(operations, floats * _FLOAT, launches, sum(num_edges) * 2 * _INDEX)
 
 
 def _sage_layer(
     sources: float, targets: float, edges: float, wide: int, out: int, *, first: bool
 ) -> tuple[float, float]:
-    """Return operations and bytes; the first layer needs no gradient of its input."""
+    """Return operations, and floats read or written; the first layer's input has no gradient."""
     products = 2 * (2 * targets * wide * out)  # neighbours' mean and the target's own row
     messages = 3 * edges * wide + targets * wide  # select, write, read again and add up
     dense = 2 * targets * (wide + out)
-    operations = 2 * products + edges * wide
-    memory = messages + 2 * dense
+    operations, floats = 2 * products + edges * wide, messages + 2 * dense
     if not first:
         operations += products + edges * wide
-        memory += 3 * edges * wide + sources * wide + dense
-    return operations, memory * _FLOAT
+        floats += 3 * edges * wide + sources * wide + dense
+    return operations, floats
 
 
 def _gat_layer(
@@ -136,8 +129,5 @@ def _gat_layer(
     messages = 5 * edges * out + targets * out  # select, scale by attention, add up
     attention = 10 * edges * heads  # scores, their softmax over each target's edges
     operations = 2 * products + 2 * (2 * edges * out + attention)
-    memory = 2 * dense + 3 * messages + 2 * attention
-    if not first:
-        operations += products
-        memory += dense
-    return operations, memory * _FLOAT
+    floats = 2 * dense + 3 * messages + 2 * attention
+    return (operations, floats) if first else (operations + products, floats + dense)

@@ -97,20 +97,7 @@ def test_the_more_edges_may_be_lacking_the_more_rows_they_are_spread_over():
     assert [inputs.nodes for inputs in made] == [(110, 190), (74, 154)]
     assert made[0].x.shape == (190, 2)
     assert made[0].fill[0][:, 99:101].tolist() == [[189, 90], [109, 10]]
-
-
-def test_padding_is_the_largest_layers_over_the_mean_minibatch():
-    edges = np.array([[30, 50], [20, 70]])
-    inputs = StepInputs.of(np.array([[4, 5, 6], [4, 5, 6]]), edges, 3, torch.device("cpu"))
-    assert inputs.padding == pytest.approx(100 / 85 - 1)
-
-
-def test_narrow_rows_are_widened_on_their_way_in():
-    batches = minibatches()
-    fixed = trainer(batches)
-    x = rows_of(batches[0]).half()
-    assert fixed.step(x, batches[0]).dtype == torch.float32
-    assert torch.equal(fixed._inputs.x[: len(x)], x.float())
+    assert made[0].padding == pytest.approx(1000 / 600.5 - 1), "over the mean minibatch"
 
 
 def test_a_larger_minibatch_is_issued_and_learns_the_same():

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -18,7 +16,6 @@ from torch import Tensor
 from gatherbench.bench.run import loop
 from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.loop import EpochTimes, Watch, run_epoch
-from gatherbench.bench.run.measure import MeasuredCase
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.strategies.base import Fetcher, Ticket
 
@@ -211,13 +208,6 @@ def test_on_the_host_each_stage_has_its_own_calls_and_nothing_else(clocks, looka
     assert times.payload_rows == 3 + 4 + 5
 
 
-@pytest.mark.parametrize("lookahead", [0, 2])
-def test_an_epoch_of_one_minibatch_is_timed_like_any(clocks, lookahead):
-    times = epoch(clocks, "cpu", lookahead, batches=1)
-    assert times.stages == {"sample": [1.0], "fetch": [110.0], "train": [1000.125]}
-    assert (times.wall_s, times.payload_rows) == (1111.125 + 0.5 + 0.0625 + 0.5, 3)
-
-
 def test_on_a_gpu_stages_are_what_the_stream_spent_and_the_host_does_not_wait(clocks):
     times = epoch(clocks, "cuda", 0)
     # Host and device both begin at 9000, when earlier work is done. The host is at 9011 when it
@@ -263,22 +253,3 @@ def test_on_a_gpu_a_fetch_ahead_takes_the_time_for_which_the_stream_has_it(clock
     assert [round(s, 6) for s in times.stages["fetch"]] == [110.0, 200.0, 400.0]
     assert [round(s, 6) for s in times.stages["train"]] == [1000.0, 2000.0, 4000.0]
     assert times.wall_s == pytest.approx(7711.0625)
-
-
-def test_waits_for_what_a_gpu_draws_are_told_of_the_measured_epoch_alone(monkeypatch):
-    """Those of the warm-up are asked for, and dropped, before it begins."""
-    asked: list[str] = []
-    case = MagicMock()
-    case._device.type, case._session.recorder.readings = "cuda", ()
-    case._session.epochs.waited_s.side_effect = lambda: asked.append("waited") or 2.5
-    case._epoch.side_effect = lambda *_: asked.append("epoch") or times
-    times = EpochTimes(1.0, {}, 0.5, [0.0], 7)
-    case._time_rows = lambda *given: MeasuredCase._time_rows(case, *given)
-    case._make.ok.side_effect = lambda *given, **_: given
-    rows: list[Any] = []
-    case._out.rows.side_effect = rows.extend
-    MeasuredCase._measure(case, 0, 0)
-    assert asked == ["waited", "epoch", "waited"]
-    assert [row[:4] for row in rows if row[0] == "host" and row[1] == "wait_sample"] == [
-        ("host", "wait_sample", "s", 2.5)
-    ]
