@@ -1,7 +1,6 @@
 """Identify a graph's file, and further files, by their content; read arrays and matrices.
 
-File names are ignored, and no file can run code. In MatrixMarket, the exchange format of the
-SuiteSparse collection, the entry in row ``i`` and column ``j`` is the edge ``i -> j``.
+No file can run code. A damaged or ambiguous file raises a ``DatasetError`` with cause and remedy.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ EDGE_BYTES = 16
 #: PyG's names of the splits in a ``Data``, and of all of its fields that are imported.
 MASKS = tuple(f"{split}_mask" for split in SPLITS)
 _NAMES = ("", "edge_index", "edge_type", "num_nodes", "x", "y", *MASKS)
-#: First bytes of files of other kinds.
-_UNREAD = Path(__file__).with_name("unread_files.toml")
+#: PyG's classes that a saved ``Data`` is made of.
+_PARTS = ("data.Data", "data.DataEdgeAttr", "data.DataTensorAttr", "storage.GlobalStorage")
 
 
 @dataclass(slots=True)
@@ -59,15 +58,8 @@ class _Record:
     """A stand-in for PyG's ``Data`` and its parts: it receives their content and runs nothing."""
 
 
-_PARTS = ("data.Data", "data.DataEdgeAttr", "data.DataTensorAttr", "storage.GlobalStorage")
-
-
 def identify(path: Path) -> str:
-    """Return the kind of a file: ``npy``, ``npz``, ``torch``, ``matrix``, ``text``, or ``folder``.
-
-    Raises:
-        DatasetError: the file is missing or of another kind; the message names kind and remedy.
-    """
+    """Return a file's kind: ``npy``, ``npz``, ``torch``, ``matrix``, ``text`` or ``folder``."""
     if os.path.isdir(path):  # noqa: PTH112  # pathlib raises for long names
         return "folder"
     if not os.path.isfile(path):  # noqa: PTH113
@@ -78,11 +70,10 @@ def identify(path: Path) -> str:
     if head.startswith(b"\x93NUMPY"):
         return "npy"
     if head.startswith(b"PK\3\4"):
-        names = " ".join(_archived(path))
-        if suffix := re.search(r"/data\.pkl\b|\.npy\b", names):
+        if suffix := re.search(r"/data\.pkl\b|\.npy\b", " ".join(_archived(path))):
             return "npz" if suffix[0] == ".npy" else "torch"
         raise DatasetError(f"{path}: it is a zip archive (or Excel's), which is not read; unzip it")
-    for kind in tomllib.loads(_UNREAD.read_text())["kind"]:
+    for kind in tomllib.loads(Path(__file__).with_name("unread_files.toml").read_text())["kind"]:
         if re.match(kind["begin"].encode(), head, re.DOTALL):
             problem = f"it is {kind['name']}, which is not read"
             raise DatasetError(f"{path}: {problem}; {kind['remedy']}")
@@ -95,11 +86,7 @@ def _archived(path: Path) -> list[str]:
 
 
 def read_matrix(options: Import) -> Graph:
-    """Read the edges of a square sparse matrix: values are ignored, symmetric entries count twice.
-
-    Raises:
-        DatasetError: the file is damaged, is another matrix, or contradicts an option.
-    """
+    """Read a square sparse matrix: an entry (i, j) is an edge i -> j, a symmetric one two edges."""
     from scipy.io import mminfo, mmread
 
     path = options.path
@@ -120,11 +107,7 @@ def read_matrix(options: Import) -> Graph:
 
 
 def read_arrays(options: Import, room: Path) -> Graph:
-    """Read the graph in a file of arrays, or a folder of them; ``room`` is for unpacked arrays.
-
-    Raises:
-        DatasetError: the file holds no edges, is damaged, or could run code.
-    """
+    """Read the graph in a file of arrays, or a folder of them; ``room`` is for unpacked arrays."""
     fields, unused = fields_of(options.path, room)
     ends = fields.pop("edge_index", None) or fields.pop("", None)
     if ends is None:
@@ -135,16 +118,14 @@ def read_arrays(options: Import, room: Path) -> Graph:
     array = ends.array.T if ends.array.ndim == 2 and len(ends.array) != 2 else ends.array
     count = expect(array, ends.where, "iu", 2, None).shape[1]
     check_memory(EDGE_BYTES * count, f"{ends.where}: its edges")
-    kinds, nodes = fields.pop("edge_type", None), fields.pop("num_nodes", None)
-    if kinds and options.relations == "edge_type":
-        expect(kinds.array, kinds.where, "iu", count)
-        fields["edge_type"] = kinds
-    elif kinds:
+    if "edge_type" in fields and options.relations == "edge_type":
+        expect(fields["edge_type"].array, fields["edge_type"].where, "iu", count)
+    elif fields.pop("edge_type", None):
         unused.append("edge_type")
     note = f"{options.path.name}: edge_index{'; not used: ' * bool(unused)}{', '.join(unused)}"
     graph = Graph(array[0], array[1], fields, note, int(bool(options.one_based)))
-    if nodes:
-        graph.nodes = int(expect(nodes.array.reshape(-1), nodes.where, "iu", 1)[0])
+    if number := fields.pop("num_nodes", None):
+        graph.nodes = int(expect(number.array.reshape(-1), number.where, "iu", 1)[0])
     return graph
 
 
@@ -152,33 +133,25 @@ def fields_of(path: Path, room: Path) -> tuple[dict[str, Field], list[str]]:
     """Return a file's arrays that belong to a graph, by PyG's names, and the names of the others.
 
     The array of a ``.npy``, or a single tensor, has an empty name; ``room`` is for unpacked arrays.
-
-    Raises:
-        DatasetError: the file is damaged, holds no arrays, or could run code.
     """
-    names: list[str]
-    read: Callable[[str], NDArray[Any]]
+    readers: dict[str, Callable[[], NDArray[Any]]]
     kind = identify(path)
     if kind == "torch":
-        saved = load_fields(path)
-        names, read = [*saved], lambda name: _as_array(saved[name], f"{path}, {name}")
+        saved = load_fields(path).items()
+        readers = {name: partial(_as_array, value, f"{path}, {name}") for name, value in saved}
     elif kind == "npz":
         names = [name.removesuffix(".npy") for name in _archived(path)]
-        read = partial(unpacked, path, room)
+        readers = {name: partial(unpacked, path, room, name) for name in names}
     elif kind == "folder":
-        names = [file.stem for file in sorted(path.glob("*.npy"))]
-        read = lambda name: mapped(path / f"{name}.npy")  # noqa: E731
+        readers = {file.stem: partial(mapped, file) for file in sorted(path.glob("*.npy"))}
     elif kind == "npy":
-        names, read = [""], lambda _: mapped(path)
+        readers = {"": partial(mapped, path)}
     else:
         remedy = "numpy.save it (the guide shows how)"
         raise DatasetError(f"{path}: is text, expected an array: {remedy}")
-    fields = {
-        name: Field(f"{path}, {name}" if name else str(path), read(name))
-        for name in _NAMES
-        if name in names
-    }
-    return fields, [name for name in names if name not in fields]
+    wanted = [name for name in _NAMES if name in readers]
+    fields = {name: Field(f"{path}, {name}".removesuffix(", "), readers[name]()) for name in wanted}
+    return fields, [name for name in readers if name not in fields]
 
 
 def load_fields(path: Path) -> dict[str, Any]:
@@ -205,8 +178,8 @@ def load_fields(path: Path) -> dict[str, Any]:
                 " save a Data that holds tensors only (of a HeteroData, data.to_homogeneous())"
             )
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    count = len(content) if isinstance(content, (list, tuple)) else 1
-    if isinstance(content, tuple) and isinstance((*content, None)[1], dict | None):
+    count = len(content) if isinstance(content, list | tuple) else 1
+    if isinstance(content, tuple) and content and isinstance((*content, None)[1], dict | None):
         content, slices, *_ = (*content, None)  # PyG's data sets save data, slices, class
         count = max((len(ends) - 1 for ends in (slices or {}).values()), default=1)
     if count != 1:
@@ -214,7 +187,7 @@ def load_fields(path: Path) -> dict[str, Any]:
             f"{path}: holds {count} graphs or tensors, each of which may count its nodes from 0; "
             "save one, or Batch.from_data_list(graphs) as Data(**batch.to_dict())"
         )
-    content = content[0] if isinstance(content, (list, tuple)) else content
+    content = content[0] if isinstance(content, list | tuple) else content
     if isinstance(content, _Record):  # PyG 1 kept the fields in the Data itself
         content = vars(vars(content).get("_store", content))
         content = content.get("_mapping", content)

@@ -24,11 +24,7 @@ _ROWS = ".npy or .pt: rows [N, D] (default: generated)."
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """The graph's file, further files, and how to read them; an ambiguous file is an error.
-
-    Content shows a file's kind: text with an edge a line, MatrixMarket, an ``edge_index`` as
-    ``.npy``, or arrays by PyG's names in an ``.npz``, a folder of ``.npy`` or a saved ``Data``.
-    """
+    """The graph's file, further files, and how to read them; content shows a file's kind."""
 
     path: Annotated[Path, Argument(help="Text, MatrixMarket, NumPy's edge_index or PyG's Data.")]
     name: Annotated[str, Option(help="The dataset's name in plans.")]

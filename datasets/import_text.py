@@ -1,10 +1,8 @@
 """Read edges from a text file: find its separator and the meaning of its columns.
 
 The first record shows the separator: tabs if it has some, else semicolons, commas, or single
-blanks. An ambiguous file is refused with the name of the option that decides, and so is a file that
-describes its graph in words until an option agrees. PyArrow reads the cells, and refuses a record
-whose length differs from the first, a cell that is no whole number, or a
-quote that stays open at the end of its line.
+blanks. A file that is ambiguous, or describes its graph in words, is refused until an option
+decides. PyArrow reads the cells, and refuses records of unequal length and what is no whole number.
 """
 
 from __future__ import annotations
@@ -49,16 +47,9 @@ class _Table(NamedTuple):
 
 
 def read_text(options: Import) -> Graph:
-    """Read the edges of a text file from the columns of the options or of its header.
-
-    Raises:
-        DatasetError: the columns are ambiguous; a record differs in length from the first; a cell
-            is no whole number.
-    """
+    """Read the edges of a text file from the columns of the options or of its header."""
     path, table = options.path, _inspect(options)
-    wanted_columns = {"source": options.source, "target": options.target}
-    wanted_columns |= {"relations": options.relations} if options.relations else {}
-    places = _choose(options, table, wanted_columns)
+    places = _choose(options, table)
     source, target, *kinds = _read(options, table, places)
     names = table.header or [f"column {at + 1}" for at in range(len(table.first))]
     uses = ", ".join(f"{use} {names[at]!r}" for use, at in places.items())
@@ -85,11 +76,9 @@ def _inspect(options: Import) -> _Table:
         raise DatasetError(f"{path}: holds no record, or none in {_SAMPLE >> 10} KiB")
     line, following = lines[skip], next((line for line in lines[skip + 1 :] if line.strip()), "")
     comments = "\n".join(lines[:skip]).strip()
-    both_ways = re.search(_BOTH_WAYS, f"{comments}\n{line}\n{following}")
-    if both_ways and options.undirected is None:
-        raise DatasetError(
-            f"{path}: it says {both_ways[0].lower()!r}: say --undirected or --directed"
-        )
+    words = re.search(_BOTH_WAYS, f"{comments}\n{line}\n{following}")
+    if words and options.undirected is None:
+        raise DatasetError(f"{path}: it says {words[0].lower()!r}: say --undirected or --directed")
     if re.search(r"(?i)\bbipartite\b|(?m:^)% *bip\b", comments):
         remedy = "number both sets of nodes in one range of ids, and take out the line that says so"
         raise DatasetError(f"{path}: its comments say that it is bipartite: {remedy}")
@@ -108,9 +97,11 @@ def _inspect(options: Import) -> _Table:
     return _Table(separator, first if header else [], first, skip + header, comments)
 
 
-def _choose(options: Import, table: _Table, wanted: dict[str, str]) -> dict[str, int]:
+def _choose(options: Import, table: _Table) -> dict[str, int]:
     """Find the place of each column: from an option's word (a name, or a number from 1), from the
     header (or a comment that names all), or from the order if there are no further columns."""
+    wanted = {"source": options.source, "target": options.target, "relations": options.relations}
+    wanted = {use: word for use, word in wanted.items() if word or use in _ENDS}
     width, header = len(table.first), table.header
     columns = f"columns {', '.join(map(repr, header[:10]))}"
     label = f"{options.path}: {columns if header else f'{width} columns, no header'}"
@@ -150,23 +141,16 @@ def _read(options: Import, table: _Table, places: dict[str, int]) -> list[Any]:
     import pyarrow as pa
     from pyarrow import csv as arrow
 
-    path = options.path
+    path, cells = options.path, [*map(str, range(len(table.first)))]
     records = path.stat().st_size // (2 * sum(len(cell) + 1 for cell in table.first))  # at least
     check_memory(8 * len(places) * records, f"{path}: its records")
-    types = {
-        str(at): pa.string() if use == "relations" else pa.int32() for use, at in places.items()
-    }
+    types = {str(at): pa.string() if use not in _ENDS else pa.int32() for use, at in places.items()}
+    # Of a single thread an error names the bad record.
+    reading = arrow.ReadOptions(use_threads=False, skip_rows=table.skip, column_names=cells)
+    kept = arrow.ConvertOptions(include_columns=list(types), column_types=types, null_values=[])
     with explained(f"{path}: cannot be read as text", _REMEDY):
-        columns = arrow.read_csv(
-            pa.OSFile(str(path)),
-            arrow.ReadOptions(
-                use_threads=False,  # then an error names the bad record
-                skip_rows=table.skip,
-                column_names=[str(at) for at in range(len(table.first))],
-            ),
-            arrow.ParseOptions(delimiter=table.separator),
-            arrow.ConvertOptions(include_columns=list(types), column_types=types, null_values=[]),
-        )
+        cutting = arrow.ParseOptions(delimiter=table.separator)
+        columns = arrow.read_csv(pa.OSFile(str(path)), reading, cutting, kept)
     with path.open(encoding="latin-1") as text:
         lines = sum(not line.isspace() for line in islice(text, table.skip, None))
     if columns.num_rows != lines:
@@ -176,17 +160,15 @@ def _read(options: Import, table: _Table, places: dict[str, int]) -> list[Any]:
 
 def _refuse_sizes(options: Import, graph: Graph, table: _Table) -> None:
     """Refuse a first record that may say how many nodes and edges follow, as that of METIS does."""
-    later_records = len(graph.source) - 1
-    if later_records < 1:
+    later = len(graph.source) - 1
+    if later < 1:
         return
     # The column of relations cannot be a size.
     cells = [graph.source[0], graph.target[0]] if graph.fields else table.first
     sizes = [int(cell) for cell in map(str, cells) if cell.isdecimal() and len(cell) < 20]
     high = max(int(end[1:].max()) for end in (graph.source, graph.target))
-    edges = (later_records, 2 * later_records, later_records / 2)
-    if any(edge_count in edges and nodes >= high for edge_count, nodes in permutations(sizes, 2)):
-        record = f"its first record, {' '.join(table.first)[:40]}"
+    counts = (later, 2 * later, later / 2)
+    if any(edges in counts and nodes >= high for edges, nodes in permutations(sizes, 2)):
+        sizes_of = f"{' '.join(table.first)[:40]}, may be the sizes of a graph (METIS has them)"
         remedy = "say --no-header if it is an edge, else remove it"
-        raise DatasetError(
-            f"{options.path}: {record}, may be the sizes of a graph (METIS has them); {remedy}"
-        )
+        raise DatasetError(f"{options.path}: its first record, {sizes_of}; {remedy}")

@@ -1,6 +1,5 @@
 """Import a user's graph: edges in a file of a supported kind become a dataset folder.
 
-The result has the format and the guarantees of every other dataset: sorted columns, each edge once.
 Features, labels and splits come from files or are generated, and the notes say which.
 """
 
@@ -29,15 +28,12 @@ from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.store import dataset_folder
 from gatherbench.datasets.writer import BadArrayError, DatasetWriter
 
-#: Kinds of edges: a relational model has matrices for each.
-MOST_KINDS = 1000
-#: Number of generated classes, and the seed.
-CLASSES, SEED = 16, 0
+#: Kinds of edges (a relational model has matrices for each), generated classes, and the seed.
+MOST_KINDS, CLASSES, SEED = 1000, 16, 0
 #: Shares of the labelled nodes with in-neighbours in training, validation and test.
-SPLIT_SHARES = (0.6, 0.2, 0.2)
-#: Dtypes that torch has and every data path moves.
+_SHARES = "60% / 20% / 20%"
 _FEATURE_DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
-#: Bytes that are generated without a question, and how many nodes an id may stand for.
+#: Features are invented up to so many bytes, or so many nodes for each end of an edge.
 _INVENTED_BYTES, _GAPS = 1 << 30, 10
 _LIMITS = {
     errno.EFBIG: "it makes a file larger than this process may write (ulimit -f)",
@@ -50,10 +46,8 @@ _NUMBER = "where they have gaps, numpy.unique(edges, return_inverse=True) number
 def import_graph(options: Import, root: Path | None = None, progress: Progress = silent) -> Path:
     """Import a graph and return its folder; its name then works like any other dataset's.
 
-    This takes 16 bytes of memory for each edge (24 if undirected).
-
-    Args:
-        root: instead of ``data_root()``.
+    This takes 16 bytes of memory for each edge (24 if undirected). ``root`` replaces
+    ``data_root()``.
 
     Raises:
         DatasetError: a bad file, with its content; an ambiguous file, with the option that decides;
@@ -85,29 +79,23 @@ def import_graph(options: Import, root: Path | None = None, progress: Progress =
 
 
 def read_graph(options: Import, room: Path) -> Graph:
-    """Read a graph's file and the further files, which replace its own features, labels and splits.
-
-    Raises:
-        DatasetError: a bad or ambiguous file, no edges, or an option of other kinds of files.
-    """
+    """Read a graph's file, and further files in place of its own features, labels and splits."""
     path, kind = options.path, import_files.identify(options.path)
+    if kind != "text" and (options.source or options.target or options.header is not None):
+        raise DatasetError(f"{path}: is not text: leave --source, --target and --header out")
     if kind == "text":
         graph = read_text(options)
-    elif options.source or options.target or options.header is not None:
-        raise DatasetError(f"{path}: is not text: leave --source, --target and --header out")
+    elif kind == "matrix":
+        graph = import_files.read_matrix(options)
     else:
-        graph = (
-            import_files.read_matrix(options)
-            if kind == "matrix"
-            else import_files.read_arrays(options, room)
-        )
+        graph = import_files.read_arrays(options, room)
     if not len(graph.source):
         raise DatasetError(f"{path}: holds no edges")
     if options.relations and "edge_type" not in graph.fields:
         raise DatasetError(f"{path}: no edge_type called {options.relations!r}")
     splits = dict(zip(MASKS, (options.train, options.val, options.test), strict=True))
-    for mask in MASKS if any(splits.values()) else ():
-        graph.fields.pop(mask, None)
+    if any(splits.values()):
+        graph.fields = {name: graph.fields[name] for name in graph.fields if name not in MASKS}
     further = {"x": options.features, "y": options.labels, **splits}
     for name, file in further.items():
         if file is not None:
@@ -141,15 +129,12 @@ def _find_sizes(options: Import, graph: Graph) -> None:
         doubt = f"its smallest id is {low}: from which number do they count?"
         raise DatasetError(f"{options.path}: {doubt} Say --zero-based or --one-based")
     graph.first = graph.first or 0
-    # Larger ids are refused later.
     graph.nodes = min(max(1, nodes or high + 1 - graph.first), LARGEST_ID + 1)
-    ends_count = 2 * len(graph.source)
     invented = graph.nodes * options.dim * np.dtype(options.dtype).itemsize
-    if not (x or y) and invented > _INVENTED_BYTES and graph.nodes > _GAPS * ends_count:
+    if not (x or y) and invented > _INVENTED_BYTES and graph.nodes > _GAPS * 2 * len(graph.source):
         raise DatasetError(
-            f"{options.path}: by its ids it has {graph.nodes:,} nodes, of which its edges name "
-            f"{ends_count:,} at most, and features would be invented for all, {invented:,} bytes; "
-            f"{_NUMBER}"
+            f"{options.path}: by its ids it has {graph.nodes:,} nodes, most in no edge, and "
+            f"features would be invented for all, {invented:,} bytes; {_NUMBER}"
         )
 
 
@@ -157,12 +142,10 @@ def _write(options: Import, graph: Graph, folder: Path, progress: Progress) -> N
     """Write the given arrays, generate the missing ones, and note which is which."""
     fields, nodes, both_ways = graph.fields, graph.nodes, bool(options.undirected)
     x, y = fields.get("x"), fields.get("y")
-    dim, dtype = (x.array.shape[1], x.array.dtype.name) if x else (options.dim, options.dtype)
     kinds, relations = _kinds(fields.get("edge_type"), both_ways)
     classes = _classes(y, options.classes) if y else None
     splits = _splits(graph, classes) if fields.keys() & set(MASKS) else None
     count = options.classes or (CLASSES if classes is None else int(classes.max()) + 1)
-    shares = " / ".join(f"{share:.0%}" for share in SPLIT_SHARES)
     notes = [
         f"ids counted from {graph.first} in the file",
         "undirected, stored both ways" if both_ways else "directed",
@@ -171,7 +154,11 @@ def _write(options: Import, graph: Graph, folder: Path, progress: Progress) -> N
     for content, names, invented in (
         ("features", ("x",), "random, nothing can be learnt from them"),
         ("labels", ("y",), f"{count} random classes, which nothing can learn"),
-        ("splits", MASKS, f"drawn at random from labelled nodes that have in-neighbours, {shares}"),
+        (
+            "splits",
+            MASKS,
+            f"drawn at random from labelled nodes that have in-neighbours, {_SHARES}",
+        ),
     ):
         files = ", ".join(Path(fields[name].where).name for name in names if name in fields)
         notes.append(f"{content} from {files}" if files else f"{content} INVENTED: {invented}")
@@ -180,8 +167,8 @@ def _write(options: Import, graph: Graph, folder: Path, progress: Progress) -> N
         scale=1.0,
         num_nodes=nodes,
         num_edges=len(graph.source) * (1 + both_ways),
-        feature_dim=dim,
-        feature_dtype=dtype,
+        feature_dim=x.array.shape[1] if x else options.dim,
+        feature_dtype=x.array.dtype.name if x else options.dtype,
         num_classes=count,
         source=f"{IMPORTED}{options.path.name}",
         licence="that of the imported file",
@@ -195,14 +182,14 @@ def _write(options: Import, graph: Graph, folder: Path, progress: Progress) -> N
     del sources, targets
     if classes is None:
         classes = generated.random_labels(nodes, count, SEED)
+    made = generated.feature_rows(nodes, spec.feature_dim, options.dtype, SEED, progress)
     try:
         with DatasetWriter(folder, spec) as writer:
             progress("sort edges", 0.0)
             degree = write_edges(writer, keys, kinds)
             del keys
             writer.write_labels(classes)
-            writer.write_splits(*(splits or _draw_splits(np.where(classes >= 0, degree, 0))))
-            made = generated.feature_rows(nodes, dim, dtype, SEED, progress)
+            writer.write_splits(*(splits or _draw_splits(degree * (classes >= 0))))
             writer.write_features(x.array if x else made)
             writer.note_content()
     except BadArrayError as error:  # names a folder that is removed: name the user's file
@@ -219,8 +206,8 @@ def _kinds(field: Field | None, both_ways: bool) -> tuple[NDArray[np.int64], tup
 
     kinds, names = pd.factorize(field.array, sort=True)
     if len(names) > MOST_KINDS:
-        message = f"{len(names):,} kinds of edges, and no more than {MOST_KINDS:,} are read"
-        raise DatasetError(f"{field.where}: {message}: is it the column of kinds?")
+        many = f"{len(names):,} kinds of edges, and at most {MOST_KINDS:,} are read"
+        raise DatasetError(f"{field.where}: {many}: is it the column of kinds?")
     relations = tuple(map(str, names))
     if both_ways:
         kinds = np.concatenate([kinds, kinds + len(names)])
@@ -246,11 +233,8 @@ def _number(graph: Graph, ids: NDArray[Any], where: str) -> NDArray[np.int32]:
 def _classes(field: Field, count: int | None) -> NDArray[np.int64]:
     """Return classes ``[N]``, -1 for none, after checking that they occur, and all of them."""
     where, classes = field.where, class_numbers(field.array, field.where)
-    occur = np.unique(classes[classes >= 0])
-    if not len(occur):
-        raise DatasetError(
-            f"{where}: no node has a label: leave the file out, and labels are generated"
-        )
+    if not len(occur := np.unique(classes[classes >= 0])):
+        raise DatasetError(f"{where}: no node has a label: leave it out, and they are generated")
     largest = occur[-1]
     if count is not None and count <= largest:
         raise DatasetError(f"{where}: has class {largest}, and --classes says {count}")
@@ -265,7 +249,7 @@ def _classes(field: Field, count: int | None) -> NDArray[np.int64]:
 
 
 def _splits(graph: Graph, classes: NDArray[np.int64] | None) -> list[NDArray[Any]]:
-    """Return the user's splits, masks or ids, as nodes; a split that is not given is empty."""
+    """Return the user's splits, masks or ids, as nodes; one that is not given is empty."""
     splits = []
     for mask in MASKS:
         field = graph.fields.get(mask, Field("the splits", np.empty(0, np.int32)))
@@ -281,8 +265,7 @@ def _splits(graph: Graph, classes: NDArray[np.int64] | None) -> list[NDArray[Any
 
 
 def _draw_splits(eligible: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-    """Draw splits from the nodes whose value is above 0: labelled, and with in-neighbours."""
     if not (count := int(np.count_nonzero(eligible))):
         raise DatasetError("no labelled node has in-neighbours, so there is none to train on")
-    train, val = (max(1, int(share * count)) for share in SPLIT_SHARES[:2])
-    return generated.random_splits(eligible, (train, val, count), SEED)
+    sizes = max(1, int(0.6 * count)), max(1, int(0.2 * count)), count
+    return generated.random_splits(eligible, sizes, SEED)

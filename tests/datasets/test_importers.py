@@ -412,6 +412,7 @@ def test_an_edge_index_lies_either_way_and_says_from_where_it_counts(tmp_path):
             "holds 3 graphs.* Batch.from_data_list",
         ),
         ("e.pt", saved((GRAPH["edge_index"], GRAPH["y"])), "holds 2 graphs or tensors"),
+        ("e.pt", saved(()), "holds 0 graphs or tensors"),
         ("e.pt", saved(Batch.from_data_list([Data(x=torch.ones(3, 1))])), "asks for .*Batch"),
         ("e.pt", saved(Data(x=torch.ones(3, 1)), pickle_protocol=4), "without pickle_protocol"),
         ("e.pt", saved(Data(), _use_new_zipfile_serialization=False), "old form"),
