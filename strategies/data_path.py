@@ -93,10 +93,9 @@ def zero_copy_path(
 
     Args:
         ids: ``[B]``, as the caller gives them; the copy engine carries only these.
-        row_bytes: bytes of a row.
         policy_name: the launch policy of the path, one that does not depend on the dtype.
         order: the pass over the ids before the kernel.
-        memory: the table's memory, ``registered`` or ``managed``: they differ in page size.
+        memory: ``registered`` or ``managed``: they differ in the size of a page.
     """
     read, managed = read_order(ids.cpu(), order).ids, memory == "managed"
     # Both kernels of a policy, for 4-byte and 8-byte ids, load the same addresses.

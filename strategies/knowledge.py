@@ -63,12 +63,12 @@ class Knowledge:
     Attributes:
         graph: the graph whose nodes are the rows of the table.
         training_ids: the training nodes, int64 ``[T]``.
-        earlier: a call that draws the input ids of the minibatches of epoch 0, 1, …, with another
-            seed than those on which the path is measured.
+        earlier: a call that draws the input ids of the minibatches of epoch 0, 1, …, with
+            another seed than those on which the path is measured.
         measured: input ids of the measured minibatches themselves; only for bounds.
         ranks: the process among those that train together.
         file: the file that holds the table; then ``features`` is a map of it.
-        partitions: the partitions of the table; each minibatch uses only rows of those in memory.
+        partitions: those of the table; each minibatch uses only rows of those in memory.
     """
 
     graph: Adjacency | None = None
@@ -122,11 +122,8 @@ def current_ranks() -> Ranks:
 
 
 def adjacency_of(edge_index: Tensor, num_nodes: int) -> Adjacency:
-    """Build the graph of PyG's ``edge_index`` (``[2, E]``: sources above targets).
-
-    Raises:
-        ValueError: the shape is wrong, or a node is not below ``num_nodes``.
-    """
+    """Build the graph of PyG's ``edge_index`` (``[2, E]``: sources above targets); a wrong shape,
+    or a node that is not below ``num_nodes``, is a ``ValueError``."""
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         raise ValueError(f"graph: expected an edge_index [2, E], got {tuple(edge_index.shape)}")
     source, target = edge_index.cpu().long()

@@ -69,11 +69,8 @@ def map_bytes(file: int, size: int) -> Tensor:
 
 
 class Producer:
-    """The training process's handle of the producer process, which has begun its task.
-
-    Raises:
-        ProducerError: the process does not start; or, of each method, it is gone or a fetch failed.
-    """
+    """The training process's handle of the producer process; it and its methods raise
+    :class:`ProducerError` if that does not start, is gone or fails."""
 
     def __init__(self, start: Start, environment: dict[str, str]) -> None:
         ours, theirs = socket.socketpair()

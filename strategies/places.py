@@ -36,10 +36,7 @@ def path_skip(device: torch.device) -> Reason | None:
 
 
 def reads_managed(strategy: object) -> bool:
-    """Tell whether a GPU reads the rows in managed memory (``kernels/managed_memory.py``).
-
-    A table that is loaded there is read in place; the path copies any other table.
-    """
+    """Tell whether a GPU reads the rows in managed memory, to which other tables are copied."""
     return getattr(strategy, "memory", "") == "managed"
 
 
@@ -61,10 +58,7 @@ def kernel_skip(device: torch.device, on_gpu_only: str | None = None) -> Reason 
 
 
 def mapped_skip(device: torch.device, memory: str, on_gpu_only: str | None = None) -> Reason | None:
-    """Like :func:`kernel_skip`, and check that the GPU can read the table in ``memory``.
-
-    The loader of the table checks that the host has room for managed memory.
-    """
+    """Like :func:`kernel_skip`, and check that the GPU can read the table in ``memory``."""
     if memory != "managed":
         return kernel_skip(device, on_gpu_only)
     reason = kernel_skip(device, on_gpu_only or f"memory = {memory}")

@@ -52,11 +52,13 @@ def _checked(loaded: object) -> type[Strategy]:
         raise TypeError("it is no subclass of gatherbench.strategies.base.Strategy")
     if not (loaded.name.isidentifier() and loaded.summary):
         raise ValueError(f"it needs a summary, and a name of letters, digits and _: {loaded.name}")
-    if not all(parameters(loaded).values()) or variants(loaded)[0] != loaded():
-        raise ValueError("each parameter must be a Literal of words, the default first")
+    bad = [name for name, words in parameters(loaded).items() if not words]
+    if bad or variants(loaded)[0] != loaded():
+        rule = "each parameter must be a Literal of words, the default first"
+        raise ValueError(": ".join([rule, ", ".join(bad)] if bad else [rule]))
     require_read_back(*(one.variant for one in variants(loaded)))
     if taken := {path.role for path in variants(loaded)} - {"zero_copy", "control", "other"}:
-        raise ValueError(f"its role is {min(taken)}; it may be zero_copy, control or other")
+        raise ValueError(f"its role is {min(taken)}, which ours alone have")
     return loaded
 
 
@@ -67,11 +69,8 @@ PLUGINS = Plugins(
 
 
 def get(name: str) -> type[Strategy]:
-    """Return the strategy called ``name``, of this or another package.
-
-    Raises:
-        ValueError: there is none (names the nearest), or the other package's cannot be used.
-    """
+    """Return the strategy called ``name``, of this or another package; a ``ValueError`` names the
+    nearest, or why the other package's cannot be used."""
     by_name = {strategy.name: strategy for strategy in (*STRATEGIES, *CHOICES)}
     found = by_name.get(name) or PLUGINS.load(name)
     if found is None:
@@ -83,11 +82,8 @@ def get(name: str) -> type[Strategy]:
 
 
 def build(name: str, params: Mapping[str, object] | None = None) -> Strategy:
-    """Build the strategy ``name`` with ``params``, as a plan gives them.
-
-    Raises:
-        ValueError: no such strategy, no such parameter, or no such value; names the nearest.
-    """
+    """Build the strategy ``name`` with ``params``, as a plan gives them; a ``ValueError`` names the
+    nearest strategy, parameter or value."""
     strategy = get(name)
     known = parameters(strategy)
     for param in params or {}:
@@ -153,10 +149,8 @@ def _by_variant(strategy: type[Strategy]) -> dict[str, Strategy]:
 
 
 def representatives(strategy: type[Strategy]) -> tuple[Strategy, ...]:
-    """Return the default, and a variant for each other value of each parameter.
-
-    That is enough to run every line of a strategy whose parameters do not depend on each other.
-    """
+    """Return the default, and a variant for each other value of each parameter: enough to run every
+    line of a strategy whose parameters do not depend on each other."""
     known = parameters(strategy)
     others = (strategy(**{name: word}) for name, words in known.items() for word in words[1:])
     return (strategy(), *others)

@@ -1,7 +1,6 @@
 """Decide which rows a cache of a given size holds, by exact policies over the whole cache.
 
-The cache lies in host memory, in front of a disk. This module moves no rows. The policies are those
-of the literature:
+The cache lies in host memory, in front of a disk; this module moves no rows. The policies:
 
 - ``lru``: the least recently used row leaves.
 - ``s3-fifo``: new rows enter a small queue, a tenth of the cache. Those used twice there move on to

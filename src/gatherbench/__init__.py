@@ -26,8 +26,8 @@ def _keep_compiled_loops() -> None:
     """Make numba cache its compiled code, which it executes later, where only this user can write.
 
     By default numba caches loops next to their source: anyone who can write there can also change
-    the source. For a read-only installation it uses the user's cache. If neither works, a temporary
-    folder serves this process and the processes that it starts.
+    the source. A read-only installation uses the user's cache, or else a temporary folder of this
+    process and those that it starts.
     """
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if not chosen and os.access(__path__[0], os.W_OK):

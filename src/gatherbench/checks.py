@@ -20,14 +20,12 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 def edges_of(graph: Any, num_nodes: int | None = None) -> Tensor:
     """Return the edges of a PyG ``Data``, or of an ``edge_index`` (a tensor, an array, lists), as
     int64 ``[2, E]`` on the CPU; row 0 holds the sources. For a ``Data`` with ``adj_t`` they are its
-    entries, column by column of the adjacency, as `ToSparseTensor` orders them.
-
-    Args:
-        num_nodes: the number of nodes; by default that of the ``Data``.
+    entries, column by column of the adjacency, as `ToSparseTensor` orders them. By default there
+    are as many nodes as the ``Data`` has.
 
     Raises:
-        ValueError: no edges were given, they are not whole numbers ``[2, E]``, one names a missing
-            node, or the ``Data`` has several kinds of nodes.
+        ValueError: no edges were given, they are not whole numbers ``[2, E]``, one names a
+            missing node, or the ``Data`` has several kinds of nodes.
     """
     import torch
     from torch_geometric.data import Data, HeteroData
@@ -86,11 +84,8 @@ def _entries(transposed: Any) -> Tensor:
 
 def ids_of(ids: Any, num_nodes: int, what: str) -> Tensor:
     """Return node ids, int64 ``[n]`` on the CPU, from ids or a mask ``[num_nodes]``: a tensor, an
-    array, a list.
-
-    Raises:
-        ValueError: a wrong shape or dtype, or a missing node; the error names ``what``.
-    """
+    array, a list; a wrong shape or dtype, or a missing node, is a ``ValueError`` that names
+    ``what``."""
     import torch
 
     try:
@@ -113,11 +108,9 @@ def ids_of(ids: Any, num_nodes: int, what: str) -> Tensor:
 
 
 def sizes_of(data: Any) -> dict[str, int]:
-    """Return the number of nodes of a ``Data`` by each field that has a row for every node.
-
-    ``y`` is left out if it is one label for the graph, or one for each edge.
-    """
-    sizes: dict[str, int] = {"data.num_nodes": _num_nodes(data) or 0}
+    """Return the number of nodes of a ``Data`` by each field that has a row for every node; a ``y``
+    that is one label for the graph, or one for each edge, is none."""
+    sizes = {"data.num_nodes": _num_nodes(data) or 0}
     edges = 0 if data.edge_index is None else data.edge_index.shape[-1]
     for name in ("x", "y", *_MASKS):
         value = data.get(name)
@@ -127,12 +120,9 @@ def sizes_of(data: Any) -> dict[str, int]:
 
 
 def check_nodes(data: Any, features: int | None = None) -> int:
-    """Return the number of nodes of a ``Data``, on which all its fields and the features agree.
-
-    Raises:
-        ValueError: they disagree: PyG would then treat labels as those of the graph, and give each
-            batch all of them.
-    """
+    """Return the number of nodes of a ``Data``, on which all its fields and the features agree, or
+    raise ``ValueError``: PyG would treat labels as those of the graph, and give each batch all of
+    them."""
     rows = {} if features is None else {"features": features}
     remedy = "set data.num_nodes to the number of rows of the features, labels and masks"
     return same_nodes({**rows, **sizes_of(data)}, remedy) or 0
@@ -150,11 +140,8 @@ def _num_nodes(data: Any) -> int | None:
 
 
 def same_nodes(sizes: Mapping[str, int | None], remedy: str = "") -> int | None:
-    """Return the one number of nodes on which all ``sizes`` agree; ``None`` if none has one.
-
-    Raises:
-        ValueError: they differ; the message ends with the ``remedy``.
-    """
+    """Return the one number of nodes on which all ``sizes`` agree; ``None`` if none has one. If
+    they differ, it is a ``ValueError`` whose message ends with the ``remedy``."""
     known_sizes = {name: nodes for name, nodes in sizes.items() if nodes is not None}
     if len(set(known_sizes.values())) > 1:
         claims = ", ".join(f"{name} says {nodes}" for name, nodes in known_sizes.items())

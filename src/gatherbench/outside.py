@@ -34,14 +34,9 @@ def plain(value: object) -> str:
     if len(text) <= LONGEST and text.isprintable():
         return text
     head = _ESCAPES.sub("", text[: 4 * LONGEST])
-    kept = "".join(
-        character
-        if character.isprintable()
-        else " "
-        if character.isspace()
-        else "\N{REPLACEMENT CHARACTER}"
-        for character in " | ".join(head.splitlines())
-    )
+    line = " | ".join(head.splitlines())
+    spaced = (" " if c.isspace() else c for c in line)
+    kept = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in spaced)
     complete = len(text) <= 4 * LONGEST and len(kept) <= LONGEST
     return kept if complete else kept[: LONGEST - 1] + "…"
 
@@ -56,11 +51,7 @@ def words_of(error: BaseException) -> str:
 
 
 def open_file(path: Path) -> io.BufferedReader:
-    """Open a file for reading.
-
-    Raises:
-        OSError: it cannot be read, or is a folder, a FIFO, a socket or a device.
-    """
+    """Open a file for reading; an ``OSError`` for a folder, a FIFO, a socket or a device, too."""
     return open(path, "rb", opener=_regular)
 
 
@@ -82,21 +73,12 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return the file's text.
-
-    Raises:
-        OSError: as :func:`open_file`.
-        UnicodeDecodeError: it is not UTF-8.
-    """
+    """Return the file's text; raises as :func:`open_file`, and if it is not UTF-8."""
     return read_bytes(path).decode()
 
 
 def parsed(text: bytes | str) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        ValueError: it is not JSON, nested too deep, or has a number of thousands of digits.
-    """
+    """Return the value of a JSON text; a ``ValueError`` for other text, or one nested too deep."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -104,22 +86,14 @@ def parsed(text: bytes | str) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file, with its texts made :func:`plain`.
-
-    Raises:
-        OSError: as :func:`open_file`.
-        ValueError: as :func:`parsed`, or it has a whole number of more than 64 bits.
-    """
+    """Return the value of a JSON file, with its texts made :func:`plain`; raises as
+    :func:`open_file`, :func:`parsed` and :func:`cleaned`."""
     return cleaned(parsed(read_bytes(path)))
 
 
 def cleaned(value: Any, depth: int = _DEEPEST) -> Any:
-    """Return a value of JSON with its texts made :func:`plain`.
-
-    Raises:
-        ValueError: it has more than ``depth`` nested lists, or a whole number of more than 64
-            bits.
-    """
+    """Return a value of JSON with its texts made :func:`plain`; a ``ValueError`` for more than
+    ``depth`` nested lists, or a whole number of more than 64 bits."""
     match value:
         case str():
             return plain(value)

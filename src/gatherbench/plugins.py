@@ -2,7 +2,7 @@
 
 A package registers each as an entry point of one of gatherbench's groups. Names are known from the
 installed metadata; a package is imported only when one of its names is requested, or all are. An
-unusable entry is reported with its package and the reason, and does not affect the others.
+unusable entry is reported, and does not affect the others.
 
 **A data path** is a :class:`gatherbench.strategies.base.Strategy` and the ``Fetcher`` that it
 opens. Rows equal those of the table, bit for bit, in the order of the ids, for any dtype and width.
@@ -117,12 +117,10 @@ class Package:
 
 @dataclass(frozen=True)
 class Plugins(Generic[T]):
-    """The entry points of one group. Each has the same name as the object that it loads.
+    """The entry points of a ``group``. Each has the same name as the object that it loads.
 
-    Attributes:
-        group: e.g. ``gatherbench.strategies``.
-        checked: turns the loaded object into a usable one; it raises any error if it cannot.
-        ours: returns the names that gatherbench itself uses.
+    ``checked`` turns the loaded object into a usable one, or raises any error; ``ours`` returns the
+    names that gatherbench itself uses.
     """
 
     group: str
@@ -131,18 +129,11 @@ class Plugins(Generic[T]):
 
     def packages(self) -> dict[str, Package]:
         """Return the names of other packages' entry points, in order, with their packages."""
-        own_names = set(self.ours())
-        packages = {
-            e.name: _package(e) for e in reversed(_entries(self.group)) if e.name not in own_names
-        }
-        return dict(sorted(packages.items()))
+        entries = {entry.name: _package(entry) for entry in reversed(_entries(self.group))}
+        return {name: entries[name] for name in sorted(entries.keys() - set(self.ours()))}
 
     def load(self, name: str) -> T | None:
-        """Load the entry point ``name``; ``None`` if there is none.
-
-        Raises:
-            PluginError: the entry cannot be used.
-        """
+        """Load the entry point ``name``, or raise ``PluginError``; ``None`` if there is none."""
         entry = next((e for e in _entries(self.group) if e.name == name), None)
         return None if entry is None else self._load(entry)
 
@@ -172,11 +163,7 @@ class Plugins(Generic[T]):
 
 
 def require_read_back(*words: str) -> None:
-    """Refuse words that pandas reads as a missing value: a table's rows of that name would vanish.
-
-    Raises:
-        ValueError: one is such a word; the error names it.
-    """
+    """Refuse words (``ValueError``) that pandas reads as a missing value: rows would vanish."""
     import pandas as pd
 
     written = io.StringIO(pd.DataFrame({"word": words}).to_csv(index=False))
