@@ -160,11 +160,11 @@ class Table:
         return frame.where(frame.notna() & (frame != ""), None)
 
 
-def table_of(ident: str, title: str, frame: pd.DataFrame) -> Table:
+def table_of(ident: str, title: str, frame: pd.DataFrame, note: str = "") -> Table:
     """Make a table of a plain data frame, whose columns' names end in their units: ``train_s``.
 
     A column ``x_s`` with ``x_low_s`` and ``x_high_s`` is an interval; ``workload``, ``strategy``
-    and ``variant`` identify a line.
+    and ``variant`` identify a line. One without a value is left out.
     """
     fields, named = dict[str, str](), {column.field: column for column in WHAT}
     if {"backend", "basis"} <= set(frame.columns):
@@ -175,12 +175,13 @@ def table_of(ident: str, title: str, frame: pd.DataFrame) -> Table:
     bare = frame.set_axis(list(fields), axis=1)
     ends = {end for field in fields for end in ends_of(field)[1:]}
     columns = [named[name] for name in named if name in frame]
-    for field in [one for one in fields if one not in {*named, *ends, *_UNSHOWN}]:
+    known = [field for field in fields if (bare[field].notna() & (bare[field] != "")).any()]
+    for field in [one for one in known if one not in {*named, *ends, *_UNSHOWN}]:
         label = field.replace("_", " ")
         unit_or_text = fields[field] if pd.api.types.is_numeric_dtype(bare[field]) else None
         interval = set(ends_of(field)) <= set(fields)
         columns.append(Column(field, label, unit_or_text, interval=interval, short=label))
-    return Table(ident, title, columns, bare, title=title)
+    return Table(ident, title, columns, bare, title, note)
 
 
 def with_kind(frame: pd.DataFrame) -> pd.DataFrame:

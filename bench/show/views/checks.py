@@ -8,11 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.plan.workload import ranks_in_words, ranks_of
 from gatherbench.bench.read.derive import problems, reasons_of
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import PROCESS, SERIES
-from gatherbench.bench.show.table import WHAT, Column, Table, in_plan_order
+from gatherbench.bench.show.table import WHAT, Column, Table, in_plan_order, table_of
 from gatherbench.bench.show.terminal import struck
 from gatherbench.bench.show.view import View
 from gatherbench.reason import kind_of
@@ -157,29 +156,11 @@ def calibration(run: Run) -> Table:
 
 def workloads(run: Run) -> Table:
     """Tabulate everything that determines an epoch's minibatches."""
-    lines = []
-    for ident, fields in run.plan["workloads"].items():
-        ranks = ranks_of(fields)
-        line = {**fields, "workload": ident, "name": run.names[ident]}
-        line |= {"fanouts": ", ".join(map(str, fields["fanouts"])), "ranks": ranks_in_words(ranks)}
-        line["max_batches"] = fields.get("max_batches") or None
-        lines.append({**line, "scaling": fields["scaling"] if ranks > 1 else None})
-    frame = pd.DataFrame(lines)
-    columns = [
-        Column("workload", "workload"),
-        Column("name", "in titles"),
-        Column("dataset", "dataset"),
-        Column("scale", "scale", "1"),
-        Column("model", "model"),
-        Column("hidden", "hidden width", "1"),
-        Column("fanouts", "fan-outs, from the seeds outwards"),
-        Column("batch_size", "batch size", "1"),
-        Column("max_batches", "epoch cut to minibatches", "1"),
-        Column("seed", "seed", "1"),
-    ]
-    if len(frame) and frame["scaling"].notna().any():
-        columns += [Column("ranks", "ranks"), Column("scaling", "scaling")]
-    return Table("workloads", "Workloads of the plan", columns, frame)
+    lines = {ident: {"in_titles": run.names[ident], **fields}
+             for ident, fields in run.plan["workloads"].items()}  # fmt: skip
+    frame = pd.DataFrame.from_dict(lines, orient="index").rename_axis("workload").reset_index()
+    frame["fanouts"] = [", ".join(map(str, fanouts)) for fanouts in frame["fanouts"]]
+    return table_of("workloads", "Workloads of the plan", frame)
 
 
 def machine(run: Run) -> Table:

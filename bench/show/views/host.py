@@ -13,7 +13,8 @@ import pandas as pd
 from gatherbench.bench.read.derive import issue_shares, of_paths, sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, span
-from gatherbench.bench.show.table import WHAT, Column, Table, with_kind
+from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.show.table import Table, table_of
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
 
@@ -37,20 +38,17 @@ def gather_rates(run: Run) -> pd.DataFrame:
 
 
 def _gathered(run: Run) -> Table:
-    columns = [
-        Column("alone", "alone, no training between fetches", "B/s", short="alone"),
-        Column("loop", "in the loop", "B/s", short="in the loop"),
-        Column("share", "in the loop over alone", "share", short="share"),
-    ]
-    return Table(
-        "gather",
-        "What the CPU gathers a second",
-        [*WHAT, *columns],
-        with_kind(gather_rates(run)),
-        "The CPU's gather, alone and in the loop",
+    names = {
+        "alone": "alone_B_per_s",
+        "loop": "in_the_loop_B_per_s",
+        "share": "loop_to_alone_share",
+    }
+    frame = gather_rates(run).drop(columns="held_up").rename(columns=names)
+    note = (
         "Medians over repeats, in the loop over epochs, too. Alone: random rows on as many"
-        " threads. On one core, or of minibatches too small to share, it is not tried.",
+        " threads. On one core, or of minibatches too small to share, it is not tried."
     )
+    return table_of("gather", "The CPU's gather, alone and in the loop", frame, note)
 
 
 def _held_up(run: Run) -> str:
@@ -68,25 +66,16 @@ def _held_up(run: Run) -> str:
 
 
 def _issued(run: Run) -> Table:
-    frame = issue_shares(run)
-    columns = [
-        Column("draw", "to draw minibatches, or have them drawn", "share", short="draw"),
-        Column("wait", "wait for minibatches", "share", short="wait"),
-        Column("train", "to issue the training", "share", short="train"),
-        Column("fetch", "to issue the fetches, or to gather", "share", short="fetch"),
-        Column("left", "left to the GPU when all was issued", "share", short="GPU left"),
-    ]
-    if frame["draw"].isna().all():
-        del columns[0]
-    return Table(
-        "issue",
-        "What the host needed of an epoch to issue it: medians over repeats and epochs",
-        [*WHAT, *columns],
-        with_kind(frame),
-        "Issued by the host",
-        "Shares of the epoch, by the clock of the thread that trains. If a path gathers on the"
-        " CPU, its fetch includes that gather. Where little is left to the GPU, the GPU waited.",
+    parts = ["draw", "wait", "train", "fetch", "left"]
+    frame = issue_shares(run)[[*SERIES, *parts]]
+    frame = frame.rename(columns={name: f"{name}_share" for name in parts})
+    note = (
+        "What the host needed of an epoch: medians over repeats and epochs, by the clock of the"
+        " thread that trains. Draw: to draw minibatches, or have them drawn; wait: for minibatches;"
+        " train, fetch: to issue them. If a path gathers on the CPU, its fetch includes that"
+        " gather. Left: what the GPU needed when all was issued; where it is little, it waited."
     )
+    return table_of("issue", "Issued by the host", frame, note)
 
 
 GATHER = View(
