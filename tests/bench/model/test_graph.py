@@ -103,3 +103,14 @@ def test_the_command_prints_a_table_and_refuses_a_run_beside_it():
         refused = CliRunner().invoke(app, ["predict", *wrong])
         assert refused.exit_code == 2
         assert "--graph needs --profile NAME" in refused.output
+
+
+def test_the_printed_table_names_paths_as_show_does_the_fastest_first():
+    arguments = ["predict", "--graph", "20k,300k,128", "--profile", "nvidia-h200"]
+    text = CliRunner().invoke(app, arguments).stdout
+    table = predict_graph(SMALL, load_profile("nvidia-h200")).sort_values("epoch_s", kind="stable")
+    first_words = [line.split()[0] for line in text.splitlines() if line.strip()]
+    assert [word for word in first_words if word in set(table["strategy"])] == [*table["strategy"]]
+    assert "async_zero_copy (mps)" in text
+    assert "stream,auto" not in text
+    assert "(host memory unknown)" in text

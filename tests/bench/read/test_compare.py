@@ -85,6 +85,18 @@ def test_every_metric_is_there_in_80_columns(pair):
     assert f"{name}: {ident}" in wide
 
 
+def test_columns_name_the_runs_and_the_verdicts_that_occur_are_explained(pair, make_run):
+    text = shown(compared(pair), pair)
+    heads = text.partition("epoch A")[2].splitlines()
+    assert heads[1].split()[:2] == ["aaaaaa", "bbbbbb"]
+    assert "SAME: any difference is below the threshold" in text
+    assert "SLOW: B is slower" not in text
+    single = make_run("20261121-a-1", repeats=1), make_run("20261122-b-2", repeats=1)
+    text = " ".join(shown(compared(single), single).split())
+    assert "(one repeat)" in text
+    assert "inf" not in text
+
+
 def test_equal_runs_are_the_same(pair):
     table = compared(pair)
     assert list(table.columns) == COLUMNS

@@ -26,6 +26,7 @@ def folder(make_run):
 
 def test_a_line_a_value_and_what_was_not_measured_says_so(folder):
     text = all_of(folder, 100).partition("Over the number of ranks: wordnet GraphSAGE")[2]
+    assert "epoch vs first value" in text
     lines = [line.split() for line in text.splitlines()]
     assert ["aligned_zero_copy", "1", "2.00", "1.00", "100", "–", "–"] in lines
     assert ["2", "strong", "1.25", "0.625", "(0.625–0.625)", "80.0"] in [one[:6] for one in lines]

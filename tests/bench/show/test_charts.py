@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gatherbench.bench.meters.threads import METRICS
-from gatherbench.bench.read.derive import GROUPS, cores_of, speedup_over, thread_seconds
+from gatherbench.bench.read.derive import GROUPS, cores_of, thread_seconds
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.drawing import EMPTY, Axis, Chart
 from gatherbench.bench.show.looks import PALETTE, colour_of
@@ -184,27 +184,6 @@ def test_a_bar_has_the_marks_of_the_table(make_run):
     assert "?: not decided: the ratio's 95 % interval does not tell" in once.reading
 
 
-def test_a_ratio_that_decides_nothing_is_drawn_with_its_mark(make_run):
-    """All of the run disturbed, or the baseline; what is modelled has a ratio of its own."""
-    series = EIGHT[:3]
-    noisy = speedup(load_run(make_run(series=series, other_cores=1.5, modelled=TWO)))
-    first, *rest = (line["text"] for line in lines_of(noisy))
-    assert {text[-2:] for text in rest} == {"!?"}
-    assert first == "1.00×!"
-    assert [line["text"] for line in lines_of(noisy, 1)] == ["1.00×", "1.31×"]
-    folder = make_run("20261122-b-2", series=series, other_cores=1.5)
-
-    def quiet(row: dict[str, str]) -> None:
-        if row["metric"] == "system_cpu_busy" and row["variant"] != "naive":
-            row["value"] = str(float(row["value"]) - 3.0)
-
-    edit(folder, quiet)
-    run = load_run(folder)
-    texts = [line["text"] for line in lines_of(speedup(run))]
-    assert {text[-1] for text in texts if text != "1.00×!"} == {"?"}
-    assert speedup_over(run)["speedup"].notna().all()
-
-
 # ---- threads ---------------------------------------------------------------------------------
 
 
@@ -268,3 +247,21 @@ def test_every_strategy_has_a_colour_of_its_own():
     assert len(set(own)) == len(own), "but one of a table on disk and one of another may be alike"
     assert {colour for colour, _ in own} < set(PALETTE)
     assert colour_of("somebody_elses") not in {colour for colour, _ in own}
+
+
+# ---- the limit ---------------------------------------------------------------------------------
+
+
+def test_the_limit_is_a_line_through_the_bars_of_epochs(run_of):
+    """An epoch is its stages and 0.01 s between them: 0.71 s of a path that fetches nothing."""
+    aligned, no_fetch = (
+        ("aligned_zero_copy", "given", (0.2, 0.3, 0.5)),
+        ("no_fetch", "default", (0.2, 0.0, 0.5)),
+    )
+    run = run_of(series=[TWO[0], aligned, no_fetch])
+    chart = epoch_breakdown(run)
+    assert [one[1:] for one in chart.at] == [(pytest.approx(0.71), "limit")]
+    assert chart.marks == {"limit": "no fetch (limit)"}
+    assert "the epoch of a path that fetches nothing" in chart.reading
+    assert speedup(run).marks == {}
+    assert not epoch_breakdown(run_of(series=[TWO[0], aligned])).marks

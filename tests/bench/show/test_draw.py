@@ -1,6 +1,5 @@
 """Charts as pictures: drawn as the data say, every text free of the others and on the paper."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import three_digits, time_unit
 from gatherbench.bench.show.drawing import Chart, draw
 from gatherbench.bench.show.looks import MODEL_HATCH, STAGE_COLOURS, ink
 from gatherbench.bench.show.view import save_all
@@ -133,13 +131,6 @@ def test_warnings_stand_above_the_bars_and_the_foot_below(run_of):
         assert found.get_position()[1] < figure.axes[0].get_position().y0
 
 
-def test_a_run_in_which_everything_failed_still_draws(run_of):
-    failures = {(s, v): ("failed", "boom") for s, v, _ in EIGHT}
-    figure = draw(epoch_breakdown(run_of(series=EIGHT, failures=failures)))
-    assert texts(figure).count("failed: boom") == len(EIGHT)
-    assert not figure.axes[0].patches
-
-
 def test_modelled_bars_are_hatched_and_called_so_below_the_others(run_of):
     figure = draw(epoch_breakdown(run_of(series=EIGHT[:1], modelled=EIGHT[:1])))
     above, below = figure.axes
@@ -163,19 +154,3 @@ def test_save_all_writes_every_figure_and_the_same_svg_again(run_of, tmp_path):
     again = save_all(without_tables(run, draw=True), tmp_path / "two", formats=["svg"])
     first = {path.name: path.read_bytes() for path in written}
     assert [path.name for path in again if path.read_bytes() != first[path.name]] == []
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(0.0, "0"), (1234.5, "1234"), (12.345, "12.3"), (1.0, "1.00"), (0.0123456, "0.0123"),
-     (0.9999, "1.00"), (99.99, "100")],
-)  # fmt: skip
-def test_three_digits(value, shown):
-    assert three_digits(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("longest", "unit"), [(2.0, "s"), (0.2, "ms"), (2e-4, "µs"), (math.nan, "s")]
-)
-def test_time_unit(longest, unit):
-    assert time_unit(longest)[0] == unit

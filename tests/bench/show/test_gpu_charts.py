@@ -8,22 +8,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import StepPatch
-from matplotlib.text import Text
 
-from gatherbench.bench.read.gpu import (
-    energy,
-    gpu_energy,
-    gpu_power,
-    idle_power_w,
-    link_rate,
-)
+from gatherbench.bench.read.gpu import energy, gpu_energy, gpu_power, idle_power_w, link_rate
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.store import TIMELINE_COLUMNS
 from gatherbench.bench.show.charts import MOST
 from gatherbench.bench.show.drawing import Chart, draw
-from gatherbench.bench.show.views.requests import _rates, pcie_over_time
+from gatherbench.bench.show.views.requests import pcie_over_time
 from gatherbench.bench.show.views.resources import (
     gpu_energy_per_epoch,
     gpu_mean_power,
@@ -107,6 +99,14 @@ def test_power_is_energy_over_the_window(run):
     }
 
 
+def test_energy_of_repeats_that_do_not_count_stays_out(folder):
+    """Those beside other work, where there are quiet ones."""
+    run = load_run(folder)
+    quiet = replace(run, cases=run.cases.assign(used=run.cases["repeat"] != 1))
+    both, one = (energy(of).index.get_level_values("repeat") for of in (run, quiet))
+    assert (set(both), set(one)) == ({0, 1}, {0})
+
+
 def test_without_an_idle_power_nothing_is_split(run):
     bare = replace(run, calibration=run.calibration.query("metric != 'idle_power'"))
     found = by_strategy(gpu_energy(bare))["cpu_gather"]
@@ -135,14 +135,6 @@ def test_a_repeat_without_energy_has_a_reason_of_its_own(make_run):
     assert line["reason"] == "no_device: none here"
 
 
-def test_energy_of_repeats_that_do_not_count_stays_out(folder):
-    """Those beside other work, where there are quiet ones."""
-    run = load_run(folder)
-    quiet = replace(run, cases=run.cases.assign(used=run.cases["repeat"] != 1))
-    both, one = (energy(of).index.get_level_values("repeat") for of in (run, quiet))
-    assert (set(both), set(one)) == ({0, 1}, {0})
-
-
 def write_timeline(folder: Path, *points: tuple[Any, ...]) -> None:
     """Points: strategy, variant, epoch, metric, seconds and bytes."""
     rows = [(WORKLOAD, s, v, 0, epoch, m, "B", at, value) for s, v, epoch, m, at, value in points]
@@ -161,11 +153,6 @@ def traffic(*strategies: str, share: float = 1.0) -> list[tuple[Any, ...]]:
             ("pcie_device_to_host", 0.1e9 * 0.1 * step),
         )
     ]
-
-
-def test_rates_are_differences_between_readings():
-    points = pd.DataFrame({"time_s": [0.0, 0.5, 0.5, 1.0], "value": [0.0, 1e9, 1e9, 4e9]})
-    assert _rates(points) == [(0.5, 2e9), (1.0, 6e9)]
 
 
 def test_of_a_case_that_was_cut_off_nothing_is_drawn(folder):
@@ -197,26 +184,6 @@ def test_traffic_is_drawn_for_each_series_and_the_missing_is_named(folder):
     assert [len(patches) for patches in drawn] == [2, 2, 0]
     assert drawn[0][0].get_data().values.max() == pytest.approx(8.0)
     assert [len(axes.lines) for axes in figure.axes] == [1, 1, 0]  # the raw rate
-
-
-def test_each_column_of_traffic_has_its_workload_s_name_below_the_legend(folder):
-    write_timeline(folder, *traffic("cpu_gather"))
-    run = load_run(folder)
-    (fields,) = run.plan["workloads"].values()
-    long = {**fields, "dataset": "papers100M-like", "fanouts": [15, 10, *[5] * 20], "hidden": 256}
-    workloads = {**run.plan["workloads"], "second": long}
-    cases = [*run.plan["cases"], {**run.plan["cases"][0], "workload": "second"}]
-    both = replace(run, plan={**run.plan, "workloads": workloads, "cases": cases})
-    figure = draw(pcie_over_time(both))
-    FigureCanvasAgg(figure).draw()
-    named = {"".join(text.get_text().split()): text for text in figure.findobj(Text)}
-    (legend,) = figure.legends
-    lowest = legend.get_window_extent().y0
-    first, second = (
-        named["".join(name.split())].get_window_extent() for name in both.names.values()
-    )
-    assert first.x1 < second.x0
-    assert max(first.y1, second.y1) < lowest
 
 
 def test_the_epoch_shown_is_the_first_that_was_polled_with_its_own_payload(folder):

@@ -121,19 +121,6 @@ def test_capturing_is_named_as_a_remedy_where_the_plan_would_take_it(run_of, wor
     assert ('step = "captured"' in found.change) == said
 
 
-def test_a_run_that_captured_steps_too_is_not_told_to(run_of):
-    run = run_of(
-        series=[BASELINE, ALIGNED, UNIFIED],
-        workloads={"a": {}, "b": {"step": "captured"}},
-        backend="cuda",
-        sampling="gpu",
-        longer=lambda *_: 1.0,
-        more=issued(0.7, 0.1, 0.05),
-    )
-    assert {one.verdict for one in answers(run)} == {"host-bound"}
-    assert not any('step = "captured"' in one.change for one in answers(run))
-
-
 def test_a_path_that_gathers_on_the_cpu_is_not_called_bound_by_issuing(run_of):
     run = run_of(series=[BASELINE], backend="cuda", sampling="gpu", more=issued(0.2, 1.4, 0.01))
     assert not issue_shares(run)["bound"].any()

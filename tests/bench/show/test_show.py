@@ -212,6 +212,12 @@ def test_a_modelled_epoch_names_what_was_measured_here(make_run):
         assert chart(load_run(folder)).reading.endswith(said)
 
 
+def test_a_predicted_speed_up_names_its_baseline(make_run):
+    text = all_of(make_run(series=[NAIVE, PINNED], modelled=[NAIVE, PINNED]), 120)
+    heads = text.partition("Predicted for rtx3090-pcie4, not measured")[2].splitlines()[1:4]
+    assert ("speed-up over" in heads[0], heads[1].split()[-2:]) == (True, ["cpu_gather", "(naive)"])
+
+
 def test_a_host_run_says_that_no_gpu_took_part(make_run):
     assert "no GPU" in shown(make_run("20261121-a-1"))
     assert "no GPU" not in shown(make_run("20261121-b-2", backend="cuda"))

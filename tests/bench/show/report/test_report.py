@@ -19,7 +19,6 @@ from gatherbench.bench.read.compare import compare_runs
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.read.units import quantity, short
 from gatherbench.bench.run.guards import only_one
-from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.answer import answers, cautions
 from gatherbench.bench.show.comparison import against, summary
 from gatherbench.bench.show.looks import MODEL_HATCH
@@ -31,7 +30,6 @@ from gatherbench.bench.show.views.epochs import numbers
 from gatherbench.bench.show.views.model import roofline_chart
 from gatherbench.bench.show.views.requests import data_path
 
-from ...printed import charts_of, lines_of
 from ...written_run import edit
 
 MakeRun = Callable[..., Path]
@@ -102,19 +100,6 @@ def test_an_incomplete_run_is_called_so(make_run):
         going = render_report(load_run(folder))
     assert "have not been run; it was still going when this was written" in going
     assert "cut off" not in going
-
-
-def test_other_work_has_a_column_where_there_was_any(make_run):
-    folder = make_run()
-    quiet = load_run(folder)
-
-    def busy(row: dict[str, str]) -> None:
-        if (row["metric"], row["repeat"]) == ("system_cpu_busy", "0"):
-            row["value"] = "99"
-
-    edit(folder, busy)
-    before, after = ({c.label for c in numbers(one).columns} for one in (quiet, load_run(folder)))
-    assert after - before == {"other work"}
 
 
 def cells(table: Table) -> list[dict[str, str]]:
@@ -208,25 +193,6 @@ def test_rates_of_epochs_and_of_fetches_have_panels_of_their_own(make_run, monke
     assert [panel.quantity.split(" of ")[1] for panel in chart.panels()] == [
         "fetch", "epoch, fetches hidden",
     ]  # fmt: skip
-
-
-def test_energy_is_split_in_what_the_idle_gpu_draws_and_the_rest(make_run):
-    folder = make_run([ALIGNED], backend="cuda", repeats=1)
-    store = RunStore.open(folder)
-    rows = store.rows()
-    row = rows[0]
-    window = {"gpu_energy": ("J", 4000.0), "epochs": ("1", 10.0), "window_time": ("s", 20.0)}
-    made = [
-        replace(row, stage="energy", metric=metric, unit=unit, value=value, epoch=-1)
-        for metric, (unit, value) in window.items()
-    ]
-    whole = {"workload": "", "strategy": "", "variant": "", "stage": "calibration"}
-    idle = replace(row, **whole, metric="idle_power", unit="W", value=80.0)
-    store.write([*rows, *made, idle])
-    page = render_report(load_run(folder))
-    assert "Idle power, with a process on the GPU: 80 W." in page
-    (line,) = lines_of(charts_of(load_run(folder))["gpu_energy"])
-    assert (line["idle"], line["above idle"]) == (160.0, 240.0)
 
 
 def test_a_full_disk_leaves_the_earlier_report(make_run, monkeypatch):
