@@ -276,8 +276,7 @@ def test_an_overlapped_fetch_waits_and_is_waited_for(notes):
 @pytest.mark.parametrize("overlapped", [False, True])
 def test_memory_that_another_stream_uses_is_marked_for_it(notes, order, overlapped):
     """Without the mark torch hands memory on while it is used: a buffer once it has grown, and
-    distinct ids, which were found on a stream of their own, as soon as the fetch is queued.
-    """
+    distinct ids, which were found on a stream of their own, as soon as the fetch is queued."""
     with opened(torch.randn(50, 4), order, overlapped=overlapped) as fetcher:
         fetcher.submit(torch.tensor([3, 3, 7])).result()
     assert len(notes.written) == len(notes.read) == (2 if order == "unique" else 1)

@@ -557,8 +557,7 @@ def test_a_graph_in_any_form(told):
 
 
 @pytest.mark.parametrize(
-    "ids",
-    [[1, 2], torch.tensor([1, 2]), np.array([1, 2]), [False, True, True, False], range(1, 3)],
+    "ids", [[1, 2], torch.tensor([1, 2]), np.array([1, 2]), [False, True, True, False], range(1, 3)]
 )
 def test_ids_in_any_form(ids):
     with kept_rows(policy="weighted_reverse_pagerank", graph=EDGES, train_ids=ids) as features:

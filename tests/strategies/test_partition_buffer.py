@@ -150,8 +150,7 @@ def test_what_is_read_ahead_is_in_memory_when_it_is_asked_for(opened):
 
 def test_partitions_are_read_one_at_a_time(opened, monkeypatch):
     """By whichever thread: they pass one buffer, and one may be on its way to a place that is free
-    by now.
-    """
+    by now."""
     plain, reading, together = BufferPath._load, threading.Lock(), list[bool]()
 
     def load(self: BufferPath, load: partition_buffer.Load) -> None:

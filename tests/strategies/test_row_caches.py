@@ -80,10 +80,7 @@ class S3Fifo:
         return False
 
 
-MODELS: dict[RowPolicy, Callable[[int], Any]] = {
-    "lru": Lru,
-    "s3-fifo": S3Fifo,
-}
+MODELS: dict[RowPolicy, Callable[[int], Any]] = {"lru": Lru, "s3-fifo": S3Fifo}
 
 
 def modelled(model: Any, batches: Sequence[Sequence[int]]) -> Held:
