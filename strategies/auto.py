@@ -82,7 +82,10 @@ def candidates(features: Tensor, device: torch.device) -> list[Strategy]:
     The conventional path is first, then each strategy's default, then variants that differ from the
     default in one parameter. Rows in GPU memory are a separate path only where there is a GPU.
     """
-    from gatherbench.strategies.registry import STRATEGIES, representatives  # knows this one, too
+    from gatherbench.strategies.registry import (
+        STRATEGIES,
+        representatives,
+    )  # it imports this module
 
     def fits(path: Strategy) -> bool:
         if path.needs or path.role in UNRANKED or path.role == "baseline":
@@ -113,7 +116,7 @@ def spent_by(minibatches: int, epoch: int) -> bool:
     return minibatches + 2 * MOST * (WARM + TIMED) > most(epoch)
 
 
-def said(path: Strategy) -> str:
+def path_words(path: Strategy) -> str:
     """Name a path in words, as ``cpu_gather pinned``."""
     return f"{path.name} {path.variant}"
 
@@ -209,7 +212,7 @@ class _Race:
             raise
 
 
-class _Told:
+class _TimedTicket:
     """A ticket that notifies a race when its rows are handed out."""
 
     def __init__(self, ticket: Ticket, race: _Race) -> None:
@@ -253,7 +256,7 @@ class AutoFetcher(Fetcher):
         if self._race is None:
             return ticket
         self._race.left()
-        return _Told(ticket, self._race)
+        return _TimedTicket(ticket, self._race)
 
     def fetch(self, ids: Tensor) -> Tensor:
         if self._race is not None or self._leaving:
@@ -345,14 +348,14 @@ class AutoFetcher(Fetcher):
         self._race = None
         self._release()
         met = sorted(found.met.items(), key=lambda item: -item[1].interval.repeats)
-        kept, extra_s = said(found.kept), race.lasted_s - race.rows * found.row_s
+        kept, extra_s = path_words(found.kept), race.lasted_s - race.rows * found.row_s
         text = f"kept {kept}"
         if met:
             over, judged = met[0]
             low, high = judged.interval.low, judged.interval.high
             ends = f"{low:.2f}–{high:.2f}" if math.isfinite(high) else "met once"
             verdict = {"SAME": ", a tie", "AMBIGUOUS": ", not decided"}.get(judged.word, "")
-            text += f", {judged.interval.value:.2f}× ({ends}) over {said(over)}{verdict}"
+            text += f", {judged.interval.value:.2f}× ({ends}) over {path_words(over)}{verdict}"
         lasted = f"the search took {race.minibatches} minibatches, {extra_s:.3g} s longer than they"
         self.setup += [
             SetupStep(f"kept {kept}", "1", 1.0, f"{CLOCK}; {text}; {lasted} take with it"),
@@ -361,5 +364,5 @@ class AutoFetcher(Fetcher):
             SetupStep("search_extra_time", "s", extra_s, CLOCK),
         ]
         for path, judged in met:
-            metric = f"over_kept {said(path)}"
+            metric = f"over_kept {path_words(path)}"
             self.setup.append(SetupStep(metric, "1", judged.interval.value, judged.reason))

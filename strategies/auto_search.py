@@ -75,7 +75,7 @@ def search(paths: Sequence[P], draw: random.Random, enough: Callable[[], bool]) 
     if best is None:
         raise NoPathError("none of the data paths can be had here")
     found = Outcome(best, first[best])
-    rivals = sorted((one for one in first if one != best), key=first.__getitem__)
+    rivals = sorted((path for path in first if path != best), key=first.__getitem__)
     for rival in rivals:
         if not enough():
             found = yield from _meet(found, rival, first, draw, len(rivals))

@@ -92,10 +92,9 @@ class KernelFetcher(Fetcher):
     those methods send needs two buffers, used in turn like those of the ids.
 
     Args:
-        memory: where the kernel reads the table; closed with the fetcher.
-        setup: the cost of making ``memory``.
-        policy: the launch policy on the table.
-        order: the pass over the ids.
+        memory, setup: where the kernel reads the table (closed with the fetcher), and what it
+            cost.
+        policy, order: the launch policy on the table, and the pass over the ids.
         overlapped: fetch on a separate stream, one batch ahead.
     """
 

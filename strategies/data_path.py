@@ -147,7 +147,7 @@ def scaled(path: DataPath, factor: float) -> DataPath:
             return {size: round(count * factor) for size, count in value.items()}
         return value if value is None else round(value * factor)
 
-    counts = {one.name: times(getattr(path, one.name)) for one in fields(path)}
+    counts = {f.name: times(getattr(path, f.name)) for f in fields(path)}
     return DataPath(**{**counts, "gpu_share": path.gpu_share})
 
 

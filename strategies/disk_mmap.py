@@ -1,9 +1,9 @@
 """Gather on the CPU from a memory map of the table's file, as OGB and PyG do.
 
-A row that is not in memory causes a page fault, and its thread waits for the disk. So there are at
-most as many reads in flight as gathering threads, and the page cache decides how many reads are
-needed. ``advice`` tells the kernel what to expect. By default it reads ahead, which for random rows
-brings megabytes that are never used.
+A row that is not in memory causes a page fault, and its thread waits for the disk. So at most as
+many reads are in flight as threads gather, and the page cache decides how many are needed.
+``advice`` tells the kernel what to expect: by default it reads ahead, which for random rows brings
+megabytes that are never used.
 """
 
 from __future__ import annotations
@@ -25,11 +25,8 @@ from gatherbench.strategies.knowledge import Knowledge
 
 @dataclass(frozen=True)
 class DiskMmap(Strategy):
-    """``advice`` is ``random`` or ``normal`` (the kernel reads ahead).
-
-    ``start`` sets how epochs begin: ``warm`` with what the page cache has kept, ``cold`` with no
-    page of the table in memory.
-    """
+    """``advice`` is ``random`` or ``normal`` (the kernel reads ahead). Epochs ``start`` ``warm``,
+    with what the page cache has kept, or ``cold``, with no page of the table in memory."""
 
     name: ClassVar[str] = "disk_mmap"
     summary: ClassVar[str] = "the CPU gathers from a memory-mapped file, then one copy to the GPU"

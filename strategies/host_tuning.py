@@ -57,9 +57,9 @@ def tuned(
         ticket = fetcher.submit(minibatches.pop())
         settle()
         began = time.perf_counter()
-        for one in minibatches:
+        for minibatch in minibatches:
             ticket.result()
-            ticket = fetcher.submit(one)
+            ticket = fetcher.submit(minibatch)
             beside()
         ticket.result()
         settle()

@@ -112,13 +112,13 @@ def current_ranks() -> Ranks:
             )
         return Ranks(0, 1, 1)
     rank, world = dist.get_rank(), dist.get_world_size()
-    said = os.environ.get("LOCAL_WORLD_SIZE", "1" if world == 1 else "")
-    if not said.isdecimal() or not int(said) or world % int(said):
+    local = os.environ.get("LOCAL_WORLD_SIZE", "1" if world == 1 else "")
+    if not local.isdecimal() or not int(local) or world % int(local):
         raise ValueError(
-            f"LOCAL_WORLD_SIZE={said!r}: expected the ranks of a machine, as many on each, of "
+            f"LOCAL_WORLD_SIZE={local!r}: expected the ranks of a machine, as many on each, of "
             f"{world} in all; torchrun sets it"
         )
-    return Ranks(rank, world, int(said))
+    return Ranks(rank, world, int(local))
 
 
 def adjacency_of(edge_index: Tensor, num_nodes: int) -> Adjacency:

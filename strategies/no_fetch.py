@@ -1,11 +1,9 @@
 """The no-fetch limit: rows of the right shape are already on the device, and nothing is fetched.
 
-Its epoch is the time of sampling, training and the loop alone. The excess of another path's epoch
-is due to that path. Paths whose epochs have no such excess cannot be separated.
-
-The rows are the table's first ones, repeated if need be, so that they are known and as finite as
-the table's: position ``p`` of a minibatch holds row ``p`` modulo the number of rows, whatever the
-ids are (:func:`ready_ids`).
+Its epoch is the time of sampling, training and the loop alone: the excess of another path's epoch
+is due to that path. The rows are the table's first ones, repeated if need be, so that they are
+known and as finite as the table's: position ``p`` of a minibatch holds row ``p`` modulo the number
+of rows, whatever the ids are (:func:`ready_ids`).
 """
 
 from __future__ import annotations
@@ -71,8 +69,8 @@ def ready_ids(count: int, num_rows: int) -> Tensor:
 def writes_rows(fetcher: Fetcher, ids: Tensor) -> bool:
     """Tell whether a fetch writes the rows that it hands out: the no-fetch limit must not.
 
-    The rows of one fetch of ``ids`` (as for ``submit``) are overwritten with a mark, compared after
-    another fetch, and restored.
+    The rows of one fetch of ``ids`` are overwritten with a mark, compared after another, and
+    restored.
     """
     rows = byte_rows(fetcher.submit(ids).result())
     before = rows.clone()

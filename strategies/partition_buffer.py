@@ -158,7 +158,7 @@ class Walk:
             if state < goal:
                 yield Step(loads)
         following = self._states[goal + 1 : goal + 2] if self._ahead else []
-        yield Step(loads, wanted, [load for one in following for load in self._bring(one)])
+        yield Step(loads, wanted, [load for parts in following for load in self._bring(parts)])
 
     def _enter(self, state: int) -> list[Load]:
         if state == self._state and not self._astray:
@@ -247,9 +247,9 @@ class BufferPath(HostPath):
             shift = np.zeros(self._partitions.count, np.int64)
             for part in step.served:
                 shift[part] = self._walk.where[part] * self._most - self._bounds[part]
-            mine = np.flatnonzero(np.isin(parts, list(step.served)))
-            rows = torch.from_numpy(ids[mine] + shift[parts[mine]])
-            self.cpu.gather(self._buffer, rows, out, torch.from_numpy(mine))
+            served = np.flatnonzero(np.isin(parts, list(step.served)))
+            rows = torch.from_numpy(ids[served] + shift[parts[served]])
+            self.cpu.gather(self._buffer, rows, out, torch.from_numpy(served))
         if self._thread is not None:
             for load in step.ahead:
                 self._coming[load.part] = self._thread.submit(self._load, load)

@@ -56,7 +56,7 @@ def _checked(loaded: object) -> type[Strategy]:
     if bad or variants(loaded)[0] != loaded():
         rule = "each parameter must be a Literal of words, the default first"
         raise ValueError(": ".join([rule, ", ".join(bad)] if bad else [rule]))
-    require_read_back(*(one.variant for one in variants(loaded)))
+    require_read_back(*(path.variant for path in variants(loaded)))
     if taken := {path.role for path in variants(loaded)} - {"zero_copy", "control", "other"}:
         raise ValueError(f"its role is {min(taken)}, which ours alone have")
     return loaded
@@ -145,7 +145,7 @@ def in_words(name: str, variant: str) -> str:
 
 @functools.cache
 def _by_variant(strategy: type[Strategy]) -> dict[str, Strategy]:
-    return {one.variant: one for one in variants(strategy)}
+    return {path.variant: path for path in variants(strategy)}
 
 
 def representatives(strategy: type[Strategy]) -> tuple[Strategy, ...]:

@@ -85,7 +85,7 @@ class RowCache:
     @property
     def state_bytes(self) -> int:
         """The memory of the bookkeeping itself, in bytes."""
-        return sum(one.nbytes for one in (*self._state, self._last_use, self._next))
+        return sum(array.nbytes for array in (*self._state, self._last_use, self._next))
 
     def drop_caches(self) -> None:
         """Empty the cache, and drop all announcements."""

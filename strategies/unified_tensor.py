@@ -165,10 +165,10 @@ def _training(ids: Any, num_rows: int) -> NDArray[np.int64]:
 def _epoch_of(minibatches: Any, num_rows: int) -> Callable[[int], list[Tensor]]:
     """Return a call for the ids of an epoch's minibatches, given lists of ids or a loader."""
     try:
-        given = [getattr(one, "n_id", one) for one in minibatches]
+        given = [getattr(batch, "n_id", batch) for batch in minibatches]
     except TypeError as error:
         raise ValueError(f"minibatches: expected a list of n_id ({error})") from error
-    batches = [ids_of(one, num_rows, f"minibatches[{k}]") for k, one in enumerate(given)]
+    batches = [ids_of(ids, num_rows, f"minibatches[{k}]") for k, ids in enumerate(given)]
     if not any(map(len, batches)):
         raise ValueError("minibatches: names no row; an iterator that was used up gives none")
     return lambda _epoch: batches
@@ -233,7 +233,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         self.device = self._fetcher.device
         # Registered memory must be released even if a program forgets to close.
         self._close = weakref.finalize(self, self._fetcher.close)
-        _there.add(self)
+        _in_use.add(self)
 
     @property
     def lookahead(self) -> int:
@@ -389,28 +389,24 @@ def _let_go_of_tickets(error: BaseException | None) -> None:
 
 #: Seconds that a fork waits for another thread's fetch: in the child it would stay half done.
 FORK_PATIENCE_S = 10.0
-_there: weakref.WeakSet[UnifiedTensor] = weakref.WeakSet()
+_in_use: weakref.WeakSet[UnifiedTensor] = weakref.WeakSet()
 _forking = threading.local()
 
 
 def _before_fork() -> None:
-    _forking.held = []
-    for one in tuple(_there):
-        if one._turn.acquire(timeout=FORK_PATIENCE_S):
-            _forking.held.append(one)
+    _forking.held = [x for x in tuple(_in_use) if x._turn.acquire(timeout=FORK_PATIENCE_S)]
 
 
 def _after_fork() -> None:
-    for one in _forking.held:
-        one._turn.release()
+    for features in _forking.held:
+        features._turn.release()
     _forking.held = []
 
 
 def _after_fork_in_child() -> None:
-    held = _forking.held
-    for one in tuple(_there):
-        if not any(one is other for other in held):
-            one._turn, one._torn = threading.RLock(), True
+    for features in tuple(_in_use):
+        if features not in _forking.held:
+            features._turn, features._torn = threading.RLock(), True
     _after_fork()
 
 

@@ -421,12 +421,12 @@ def test_a_map_of_a_file_is_left_to_paths_that_read_a_disk(tmp_path):
 
 def test_only_exact_paths_that_somebody_trains_with_are_tried():
     found = candidates(TABLE, HOST)
-    assert [auto.said(one) for one in found[:1]] == ["cpu_gather pinned"]
+    assert [auto.path_words(one) for one in found[:1]] == ["cpu_gather pinned"]
     names = {one.name for one in found}
     assert {"aligned_zero_copy", "async_zero_copy"} <= names
     assert not names & {"no_fetch", "all_in_gpu", "auto", "disk_mmap"}
     assert not any(one.role == "control" or one.needs for one in found)
-    assert "cpu_gather naive" not in map(auto.said, found)
+    assert "cpu_gather naive" not in map(auto.path_words, found)
     assert len(found) == len(set(found))
 
 
