@@ -88,12 +88,12 @@ def threads_kept(what: str) -> Iterator[None]:
 
 
 class _KeptRows(NamedTuple):
-    """Rows of a minibatch as the training had them; ``numbers`` are their positions in it.
+    """Rows as the training had them, and their positions in the minibatch.
 
     ``ids`` were handed to the path, and ``left`` is their state after the fetch.
     """
 
-    batch: int
+    where: str
     numbers: range
     ids: Tensor
     left: Tensor
@@ -150,12 +150,12 @@ class RowChecker:
         yield check
         check.compare()
 
-    def compare(self, seen: _KeptRows, where: str) -> None:
+    def compare(self, seen: _KeptRows) -> None:
         """
         Raises:
             WrongRowsError: these rows differ from the table's.
         """
-        rows, table, ids = seen.rows.cpu(), self._table, seen.ids.cpu()
+        where, rows, table, ids = seen.where, seen.rows.cpu(), self._table, seen.ids.cpu()
         if not torch.equal(seen.left.cpu(), ids):
             raise WrongRowsError(f"{where}: the path changed the ids that it was handed")
         if self.no_fetch:
@@ -216,7 +216,7 @@ class _EpochCheck(Watch):
             yield
         left = ids[numbers.start :: numbers.step].clone()
         copy = x[numbers.start :: numbers.step].clone(memory_format=torch.contiguous_format)
-        self._kept.append(_KeptRows(number, numbers, before, left, copy))
+        self._kept.append(_KeptRows(self._where(number), numbers, before, left, copy))
         if not late:
             del x  # the step frees it, as without a check
             yield
@@ -228,7 +228,7 @@ class _EpochCheck(Watch):
         while self._first:
             self._first.pop()()
         for seen in self._kept:
-            self._checker.compare(seen, self._where(seen.batch))
+            self._checker.compare(seen)
         self._kept.clear()
 
 
