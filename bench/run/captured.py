@@ -12,8 +12,6 @@ import copy
 import gc
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
@@ -45,11 +43,15 @@ class WrongStepError(Exception):
     """The gradients of a captured step differ from those of the same step issued."""
 
 
-@dataclass(frozen=True, slots=True)
 class StepInputs:
     """Memory that a captured step reads: a minibatch of the largest size of each layer.
 
     Steps of one stream may share it, as each copies its minibatch into it first.
+
+    Args:
+        num_nodes, num_edges: of the minibatches, as those of
+            :class:`~gatherbench.bench.sampling.trace.Trace`.
+        width: numbers of a row.
 
     Attributes:
         nodes: nodes of each layer, :attr:`MiniBatch.num_nodes` with room for the spare rows.
@@ -63,45 +65,28 @@ class StepInputs:
             graphs are all gone, and torch then refuses another capture there.
     """
 
-    nodes: tuple[int, ...]
-    x: Tensor
-    labels: Tensor
-    edges: tuple[Tensor, ...]
-    fill: tuple[Tensor, ...]
-    most: tuple[int, ...]
-    padding: float
-    anchor: torch.cuda.CUDAGraph | None
-
-    @classmethod
-    def of(cls, num_nodes: Counts, num_edges: Counts, width: int, device: torch.device) -> Self:
-        """Allocate inputs for minibatches of these sizes, with rows of ``width`` numbers.
-
-        Args:
-            num_nodes, num_edges: as those of :class:`~gatherbench.bench.sampling.trace.Trace`.
-        """
-        most, edges = (tuple(map(int, of.max(axis=0))) for of in (num_nodes, num_edges))
-        lacking = int((num_edges.max(axis=0) - num_edges.min(axis=0)).max())
+    def __init__(
+        self, num_nodes: Counts, num_edges: Counts, width: int, device: torch.device
+    ) -> None:
+        largest = num_edges.max(axis=0)
+        self.most = tuple(map(int, num_nodes.max(axis=0)))
+        lacking = int((largest - num_edges.min(axis=0)).max())
         spare = max(SPARE_ROWS, -(-lacking // _MEETING))
-        nodes = tuple(count + spare for count in most)
-        fill = []
-        for layer, count in enumerate(edges):
+        self.nodes = tuple(count + spare for count in self.most)
+        self.fill = list[Tensor]()
+        for layer, count in enumerate(largest.tolist()):
             rows = torch.arange(count, device=device) % spare
-            fill.append(torch.stack([rows + most[layer + 1], rows + most[layer]]))
-        anchor = None
+            ends = [rows + self.most[layer + 1], rows + self.most[layer]]
+            self.fill.append(torch.stack(ends))
+        self.edges = tuple(map(torch.clone, self.fill))
+        self.anchor: torch.cuda.CUDAGraph | None = None
         if device.type == "cuda":
-            anchor = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(anchor, capture_error_mode="thread_local"):
+            self.anchor = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.anchor, capture_error_mode="thread_local"):
                 torch.zeros(1, device=device)
-        return cls(
-            nodes,
-            torch.zeros(nodes[-1], width, device=device),
-            torch.full((nodes[0],), _NO_LABEL, device=device),
-            tuple(map(torch.clone, fill)),
-            tuple(fill),
-            most,
-            float(num_edges.max(axis=0).sum() / num_edges.sum(axis=1).mean() - 1),
-            anchor,
-        )
+        self.x = torch.zeros(self.nodes[-1], width, device=device)
+        self.labels = torch.full((self.nodes[0],), _NO_LABEL, device=device)
+        self.padding = float(largest.sum() / num_edges.sum(axis=1).mean() - 1)
 
     @property
     def batch(self) -> MiniBatch:

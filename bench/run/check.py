@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
@@ -121,7 +122,7 @@ class RowChecker:
         self.kept_bytes = min(_KEPT_BYTES, int(_KEPT_SHARE * available_bytes()))
 
     def spots(
-        self, batches: int, when: str, first: Callable[[], None] = lambda: None
+        self, batches: int, when: str, first: Callable[[], None] | None = None
     ) -> AbstractContextManager[Watch]:
         """Do as :meth:`everything`, for a few rows of some of so many minibatches."""
         drawn = set(self.draw.sample(range(batches), min(SPOT_BATCHES, batches)))
@@ -131,7 +132,7 @@ class RowChecker:
     def everything(
         self,
         when: str,
-        first: Callable[[], None] = lambda: None,
+        first: Callable[[], None] | None = None,
         chosen: Callable[[int], bool] = lambda _number: True,
         rows: int | None = None,
     ) -> Iterator[Watch]:
@@ -172,20 +173,18 @@ class RowChecker:
         self.rows += len(ids)
 
 
+@dataclass
 class _EpochCheck(Watch):
     """The rows of one epoch for a checker, which compares them at its end or if memory is short."""
 
-    def __init__(
-        self,
-        checker: RowChecker,
-        when: str,
-        first: Callable[[], None],
-        chosen: Callable[[int], bool],
-        rows: int | None,
-    ) -> None:
-        self._checker, self._when, self._chosen, self._rows = checker, when, chosen, rows
-        self._first, self._kept = [first], list[_KeptRows]()
-        self._begin = checker.draw.randrange(2)
+    _checker: RowChecker
+    _when: str
+    _first: Callable[[], None] | None
+    _chosen: Callable[[int], bool]
+    _rows: int | None
+
+    def __post_init__(self) -> None:
+        self._kept, self._begin = list[_KeptRows](), self._checker.draw.randrange(2)
         #: The rows of a minibatch that are checked, and their ids before a path had them.
         self._handed: dict[int, tuple[range, Tensor]] = {}
 
@@ -225,8 +224,9 @@ class _EpochCheck(Watch):
 
     def compare(self) -> None:
         """Compare all rows that were kept."""
-        while self._first:
-            self._first.pop()()
+        if self._first is not None:
+            self._first()
+            self._first = None
         for seen in self._kept:
             self._checker.compare(seen)
         self._kept.clear()

@@ -263,7 +263,7 @@ class MeasuredCase(ExitStack):
             return tuned_once(fetcher, self.job, session.group, tune)
 
     def _compared(
-        self, when: str, batches: int, everything: bool, first: Callable[[], None] = lambda: None
+        self, when: str, batches: int, everything: bool, first: Callable[[], None] | None = None
     ) -> AbstractContextManager[Watch]:
         """Watch all rows of so many minibatches, or a few."""
         checker = self._checker

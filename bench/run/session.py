@@ -85,7 +85,7 @@ class Session:
     @cached_property
     def inputs(self) -> StepInputs:
         """The inputs of captured steps, for the minibatches of all sets."""
-        return StepInputs.of(*self.sizes, self.dataset.spec.feature_dim, self.device)
+        return StepInputs(*self.sizes, self.dataset.spec.feature_dim, self.device)
 
     @cached_property
     def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -127,7 +127,7 @@ def counted(name: str, params: dict[str, str], sampling: str, step: str = "issue
             drawn = [batch for epoch in (0, 1) for batch in epochs.on_cpu(epoch)]
             num_nodes = np.array([batch.num_nodes for batch in drawn])
             num_edges = np.array([[block.shape[1] for block in batch.edges] for batch in drawn])
-            inputs = StepInputs.of(num_nodes, num_edges, WIDTH, CUDA)
+            inputs = StepInputs(num_nodes, num_edges, WIDTH, CUDA)
             trainer = CapturedTrainer(model, labels, CUDA, inputs)
         of_sampler, of_fetch = Counts(), Counts()
 

@@ -33,7 +33,7 @@ def fed(trainer: Trainer, batch: MiniBatch) -> float:
 def test_replays_learn_what_issued_steps_learn(order):
     """From the first one on: the steps before the capture are undone, and it computes nothing."""
     batches = minibatches()
-    captured = of(CapturedTrainer, StepInputs.of(*sizes(batches), WIDTH, CUDA))
+    captured = of(CapturedTrainer, StepInputs(*sizes(batches), WIDTH, CUDA))
     issued = of(Trainer)
     for number in order:
         assert fed(captured, batches[number]) == pytest.approx(
@@ -46,7 +46,7 @@ def test_replays_learn_what_issued_steps_learn(order):
 def test_steps_that_share_their_memory_do_not_disturb_each_other():
     """Paths that take turns in one process; an older loss is not overwritten either."""
     batches = minibatches()
-    inputs = StepInputs.of(*sizes(batches), WIDTH, CUDA)
+    inputs = StepInputs(*sizes(batches), WIDTH, CUDA)
     both, alone = [of(CapturedTrainer, inputs) for _ in range(2)], of(Trainer)
     for batch in batches:
         x = rows_of(batch).to(CUDA)
@@ -71,7 +71,7 @@ def test_edges_that_lie_on_the_host_are_brought_before_they_are_taken():
 
 def test_each_replay_draws_its_own_dropout():
     batches = minibatches()
-    captured = of(CapturedTrainer, StepInputs.of(*sizes(batches), WIDTH, CUDA))
+    captured = of(CapturedTrainer, StepInputs(*sizes(batches), WIDTH, CUDA))
     x = rows_of(batches[0]).to(CUDA)
     there = [captured.step(x, batches[0]) for _ in range(30)]
     losses = [float(one) for one in there]  # the next step has not overwritten them
@@ -82,13 +82,13 @@ def test_each_replay_draws_its_own_dropout():
 def test_a_step_is_captured_where_another_one_was_thrown_away():
     """The memory of both is one; run alone this is the first capture of its process."""
     batches = minibatches()
-    inputs = StepInputs.of(*sizes(batches), WIDTH, CUDA)
+    inputs = StepInputs(*sizes(batches), WIDTH, CUDA)
     for _ in range(3):
         assert fed(of(CapturedTrainer, inputs), batches[0]) > 0
 
 
 def test_a_capture_that_cannot_begin_leaves_stream_and_collector_as_they_were():
-    inputs = StepInputs.of(*sizes(minibatches()), WIDTH, CUDA)
+    inputs = StepInputs(*sizes(minibatches()), WIDTH, CUDA)
     gone = SimpleNamespace(pool=lambda: (0, 1 << 40))
     captured = of(CapturedTrainer, replace(inputs, anchor=gone))
     assert isinstance(captured, CapturedTrainer)
@@ -101,7 +101,7 @@ def test_a_capture_that_cannot_begin_leaves_stream_and_collector_as_they_were():
 
 def test_nothing_is_collected_within_a_capture_and_moments_are_the_replays(monkeypatch):
     """Finalizers call what a capture forbids; memory of the side stream is used on another one."""
-    inputs = StepInputs.of(*sizes(minibatches()), WIDTH, CUDA)
+    inputs = StepInputs(*sizes(minibatches()), WIDTH, CUDA)
     captured, marked, collected = of(CapturedTrainer, inputs), set(), []
     assert isinstance(captured, CapturedTrainer)
     issue, mark, current = captured._issue, torch.Tensor.record_stream, torch.cuda.current_stream()
@@ -127,7 +127,7 @@ def test_nothing_is_collected_within_a_capture_and_moments_are_the_replays(monke
 
 
 def test_capturing_trains_nothing_whatever_lies_in_the_inputs():
-    captured = of(CapturedTrainer, StepInputs.of(*sizes(minibatches()), WIDTH, CUDA))
+    captured = of(CapturedTrainer, StepInputs(*sizes(minibatches()), WIDTH, CUDA))
     assert isinstance(captured, CapturedTrainer)
     before = [one.detach().clone() for one in captured.model.parameters()]
     captured.capture()  # no seed has a label yet: the mean of none is no number
@@ -139,7 +139,7 @@ def test_capturing_trains_nothing_whatever_lies_in_the_inputs():
 
 def test_the_check_passes_and_leaves_nothing():
     batches = minibatches()
-    captured = of(CapturedTrainer, StepInputs.of(*sizes(batches), WIDTH, CUDA))
+    captured = of(CapturedTrainer, StepInputs(*sizes(batches), WIDTH, CUDA))
     assert isinstance(captured, CapturedTrainer)
     before = [one.detach().clone() for one in captured.model.parameters()]
     for batch in batches:
@@ -163,7 +163,7 @@ def test_a_capture_takes_the_shared_pool_and_lets_other_threads_be(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph", captures)
     monkeypatch.setattr(torch.cuda.Stream, "wait_stream", waited)
     batches = minibatches()
-    inputs = StepInputs.of(*sizes(batches), WIDTH, CUDA)
+    inputs = StepInputs(*sizes(batches), WIDTH, CUDA)
     fed(of(CapturedTrainer, inputs), batches[0])
     assert inputs.anchor is not None
     assert seen == [(None, "thread_local"), (inputs.anchor.pool(), "thread_local")]

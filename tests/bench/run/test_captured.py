@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 def trainer(batches: list[MiniBatch]) -> CapturedTrainer:
-    inputs = StepInputs.of(*sizes(batches), WIDTH, CPU)
+    inputs = StepInputs(*sizes(batches), WIDTH, CPU)
     model = build_model(Workload("x", fanouts=(4, 3)), WIDTH, 5)
     return CapturedTrainer(model, torch.arange(NODES) % 5, CPU, inputs)
 
@@ -65,7 +65,7 @@ def test_a_step_trains_with_dropout_and_each_loss_is_its_own():
 @given(st.integers(1, 6), st.integers(2, 40), st.data())
 def test_what_fills_up_has_rows_of_its_own(count, seeds, data):
     batches = minibatches(count, seeds)
-    inputs = StepInputs.of(*sizes(batches), WIDTH, CPU)
+    inputs = StepInputs(*sizes(batches), WIDTH, CPU)
     batch = data.draw(st.sampled_from(batches))
     for before in (batches[0], batch):  # what another minibatch left there is overwritten
         labels = torch.arange(before.num_nodes[0])
@@ -93,7 +93,7 @@ def test_what_fills_up_has_rows_of_its_own(count, seeds, data):
 def test_the_more_edges_may_be_lacking_the_more_rows_they_are_spread_over():
     """Of 1000 and 201 edges 799 are lacking: eight in a row make 100 rows; 64 at the least."""
     nodes, few = np.array([[10, 90], [10, 30]]), np.array([[1000], [990]])
-    made = [StepInputs.of(nodes, edges, 2, CPU) for edges in (np.array([[1000], [201]]), few)]
+    made = [StepInputs(nodes, edges, 2, CPU) for edges in (np.array([[1000], [201]]), few)]
     assert [inputs.nodes for inputs in made] == [(110, 190), (74, 154)]
     assert made[0].x.shape == (190, 2)
     assert made[0].fill[0][:, 99:101].tolist() == [[189, 90], [109, 10]]
@@ -146,7 +146,7 @@ class Labelled(StepInputs):
 def test_a_step_of_other_gradients_is_rejected(wrong):
     batches = minibatches()
     fixed = trainer(batches)
-    fixed._inputs = wrong.of(*sizes(batches), WIDTH, CPU)
+    fixed._inputs = wrong(*sizes(batches), WIDTH, CPU)
     with pytest.raises(WrongStepError, match="differs from that of the step issued by"):
         difference(fixed, rows_of(batches[-1]), batches[-1])
 
@@ -166,8 +166,8 @@ def test_one_node_or_edge_more_in_one_layer_has_no_room(layer):
     batch = minibatches()[0]
     less = np.eye(5, dtype=np.int64)[layer]
     counts = [known - few for known, few in zip(sizes([batch]), (less[:3], less[3:]), strict=True)]
-    assert StepInputs.of(*sizes([batch]), WIDTH, CPU).has_room(batch)
-    assert not StepInputs.of(*counts, WIDTH, CPU).has_room(batch)
+    assert StepInputs(*sizes([batch]), WIDTH, CPU).has_room(batch)
+    assert not StepInputs(*counts, WIDTH, CPU).has_room(batch)
 
 
 class Scaled(CapturedTrainer):

@@ -499,34 +499,25 @@ def test_where_nothing_was_counted_a_row_says_why(make_job):
     assert value(rows, "epoch", "wall_time", 1) > 0
 
 
-def test_percentiles_of_reads_are_the_upper_edges_of_their_bins():
-    """Of 100 reads 50 took under 2 µs (bin 4), 48 under 16 µs (16), 2 under 1.024 ms (40)."""
-    counted = np.zeros(41, np.int64)
-    counted[[4, 16, 40]] = 50, 48, 2
-    told = dict(measure_module.latencies_of(counted))
-    middles = 50 * 2**0.875 + 48 * 2**3.875 + 2 * 2**9.875
-    assert told["disk_latency_mean"] == pytest.approx(middles / 100 * 1e-6)
-    assert told["disk_latency_median"] == pytest.approx(2e-6)
-    assert told["disk_latency_99th"] == pytest.approx(1.024e-3)
-    assert not list(measure_module.latencies_of(np.zeros(81, np.int64)))
-
-
 def test_what_a_path_counts_is_told_of_the_epoch_alone(make_job):
-    """Before it 100 reads of a millisecond; in it 5 reads, 3 of them between 2^(3/4) and 2 µs."""
+    """Before it 100 reads of a millisecond. In it 100: 50 under 2 µs (bin 4), 48 under 16 µs (16),
+    2 under 1.024 ms (40); percentiles are upper edges."""
     before, after = np.zeros(81, np.int64), np.zeros(81, np.int64)
-    before[40] = after[40] = 100
-    after[4] = 3
+    before[40] = 100
+    after[[4, 16, 40]] = 50, 48, 102
     path = SimpleNamespace(counts=lambda: {"disk_requests": 105}, latencies=lambda: after)
     case: Any = SimpleNamespace(fetcher=path, _make=make_job().rows)
     counted = MeasuredCase._path_rows(case, {"disk_requests": 100}, before, 7)
     rows = {row.metric: row for row in counted}
     assert {row.epoch for row in rows.values()} == {7}
+    middles = 50 * 2**0.875 + 48 * 2**3.875 + 2 * 2**9.875
     assert {metric: row.value for metric, row in rows.items()} == {
         "disk_requests": 5,
-        "disk_latency_mean": pytest.approx(2**0.875 * 1e-6),
+        "disk_latency_mean": pytest.approx(middles / 100 * 1e-6),
         "disk_latency_median": pytest.approx(2e-6),
-        "disk_latency_99th": pytest.approx(2e-6),
+        "disk_latency_99th": pytest.approx(1.024e-3),
     }
+    assert not list(measure_module.latencies_of(np.zeros(81, np.int64)))
 
 
 def test_the_window_of_energy_holds_the_measured_epochs_and_nothing_else(make_job, monkeypatch):
