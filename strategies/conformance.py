@@ -180,7 +180,8 @@ def check_pipeline(strategy: Strategy, device: torch.device) -> None:
 @_check
 def check_flight_rules(strategy: Strategy, device: torch.device) -> None:
     """Too many fetches in flight, rows that are gone and a closed fetcher raise RuntimeError."""
-    with open_known(strategy, random_table(NUM_ROWS, 5, torch.float32), device) as fetcher:
+    table = random_table(NUM_ROWS, 5, torch.float32)
+    with open_known(strategy, table, device) as fetcher:
         ids = _on(fetcher, torch.arange(9))
         tickets = [fetcher.submit(ids) for _ in range(fetcher.lookahead + 1)]
         _raises(RuntimeError, lambda: fetcher.submit(ids), "one fetch too many in flight")
@@ -192,7 +193,11 @@ def check_flight_rules(strategy: Strategy, device: torch.device) -> None:
         in_flight = fetcher.submit(ids)
     fetcher.close()
     _raises(RuntimeError, in_flight.result, "a result after close()")
-    _raises(RuntimeError, lambda: fetcher.submit(ids), "submit() after close()")
+    with open_known(
+        strategy, table, device
+    ) as closed:  # with no fetch in flight, which raises, too
+        pass
+    _raises(RuntimeError, lambda: closed.submit(ids), "submit() after close()")
 
 
 @_check

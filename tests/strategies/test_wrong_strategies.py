@@ -255,6 +255,7 @@ WRONG_ROWS: dict[str, Callable[[Any, Tensor], Tensor]] = {
         )
     },
 }
+ONLY_OF_LARGE_MINIBATCHES = {"sorts_the_ids_of_the_caller", "clears_the_ids_of_the_caller"}
 WRONG_FETCHERS: dict[str, type[Fetcher]] = {
     **{name: type("Wrong", (RightFetcher,), {"rows": rows}) for name, rows in WRONG_ROWS.items()},
     **{
@@ -434,7 +435,6 @@ WRONG: dict[str, Strategy] = {
 }
 
 
-@functools.cache
 def rejects(check: Callable[[Strategy, torch.device], None], name: str) -> bool:
     """Whether the check by itself rejects a wrong strategy."""
     try:
@@ -446,10 +446,36 @@ def rejects(check: Callable[[Strategy, torch.device], None], name: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_rejected(name):
-    # The first of them takes longer than all others.
-    assert any(rejects(check, name) for check in reversed(conformance.CHECKS))
+#: Which check is meant for which mistakes.
+MEANT: dict[Callable[[Strategy, torch.device], None], tuple[str, ...]] = {
+    conformance.check_shapes: (*WRONG_ROWS.keys() - ONLY_OF_LARGE_MINIBATCHES, "GathersWhenUsed"),
+    conformance.check_pipeline: (
+        *ONLY_OF_LARGE_MINIBATCHES,
+        *("SaysNothingOfWhatIsAhead", "LateGather", "FreshTensorEachTime", "StalePingPong"),
+    ),
+    conformance.check_flight_rules: ("NoTicketRules", "OpenAfterClose"),
+    conformance.check_bad_ids: ("SwallowsBadIds", "TouchesBeforeItChecks"),
+    conformance.check_bad_tables: ("AnyTable", "AnyDevice", "ReasonInProse"),
+    conformance.check_data_path: (
+        *("CountsHitsThatNobodyTold", "WritesWhatNobodyReads", "KnowsWhatIsMeasured"),
+        *("OpensWithoutAGraph", "LearnsWithoutAWord", "PayloadOfOneRow", "NothingCrosses"),
+        *("KeepsWithoutAWord", "KeepsMoreThanThereIs", "LosesAMinibatch"),
+    ),
+    conformance.check_modes: ("MakesRowsWhenAsked",),
+    conformance.check_changes: ("CopiesTheTable", "OverwritesUnseen"),
+}
+
+
+@pytest.mark.parametrize(
+    ("check", "name"), [(check, name) for check in MEANT for name in sorted(MEANT[check])]
+)
+def test_what_is_wrong_is_rejected_by_the_check_that_is_meant_for_it(check, name):
+    assert rejects(check, name)
+
+
+def test_each_check_is_needed_and_each_mistake_has_its_check():
+    assert list(MEANT) == conformance.CHECKS
+    assert sorted(name for names in MEANT.values() for name in names) == sorted(WRONG)
 
 
 @pytest.mark.parametrize(
@@ -478,8 +504,3 @@ def test_an_error_of_the_path_says_what_it_was_given(fails, said):
         check_strategy(type("Wrong", (Made,), {"fetcher": fetcher})(), HOST)
     assert said in str(caught.value)
     assert "Got unsupported ScalarType BFloat16" in str(caught.value)
-
-
-@pytest.mark.parametrize("check", conformance.CHECKS)
-def test_every_check_is_needed(check):
-    assert any(rejects(check, name) for name in WRONG)
