@@ -1,7 +1,10 @@
 """The strategies that run on the host, and a path that waits until it is let through."""
 
+import os
 import re
+import signal
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -50,3 +53,23 @@ class GatedPath(DirectPath):
     def close(self) -> None:
         self.closed = True
         super().close()
+
+
+def in_a_fork(job: Callable[[], object], seconds: int = 200) -> str:
+    """What ``job`` raises in a forked child, whose hanging ends it with no word."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        raised = "nothing was raised"
+        signal.alarm(seconds)
+        try:
+            job()
+        except BaseException as error:
+            raised = f"{type(error).__name__}: {error}"
+        os.write(write, raised.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        raised = answer.read()
+    os.waitpid(child, 0)
+    return raised

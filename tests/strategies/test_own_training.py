@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -19,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 import torch
+from host_paths import in_a_fork
 from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
@@ -196,12 +194,6 @@ def _emptied(x: Tensor) -> object:
     return x.untyped_storage().resize_(0)  # as FSDP does
 
 
-def _module(x: Tensor) -> None:
-    module = torch.nn.Module()
-    module.register_parameter("x", x if isinstance(x, torch.nn.Parameter) else None)
-    module.double()
-
-
 @pytest.mark.parametrize(
     "move",
     [
@@ -223,14 +215,6 @@ def test_a_table_that_has_moved_is_refused(strategy, move):
         move(x)
         with pytest.raises(RuntimeError, match=r"has other memory .*share_memory_\(\).*again"):
             _ = features[[7]]
-
-
-def test_a_module_that_changes_its_dtype_moves_its_table():
-    x = torch.nn.Parameter(torch.ones(5, 5), requires_grad=False)
-    with gatherbench.unified(x, device="cpu") as features:
-        _module(x)
-        with pytest.raises(RuntimeError, match="other memory"):
-            _ = features[[1]]
 
 
 def test_a_table_shared_before_may_be_sent_and_views_of_it_may_change():
@@ -454,26 +438,6 @@ def test_a_fetch_whose_ticket_was_lost_blocks_no_later_one():
             assert torch.equal(features[[8]], TABLE[[8]])
 
 
-def in_a_child(work: Callable[[], object], seconds: float = 200.0) -> int:
-    """Its exit status; -1: it hangs, and is ended."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return -1
-
-
 @FORK
 @pytest.mark.parametrize("strategy", ["cpu_gather", "aligned_zero_copy", "all_in_gpu"])
 def test_a_fork_while_a_thread_fetches(strategy):
@@ -493,7 +457,7 @@ def test_a_fork_while_a_thread_fetches(strategy):
     with ThreadPoolExecutor(1) as pool:
         going = pool.submit(fetch)
         try:
-            assert [in_a_child(child) for _ in range(5)] == [0] * 5
+            assert [in_a_fork(child) for _ in range(5)] == ["nothing was raised"] * 5
         finally:
             stop.set()
         going.result()
@@ -524,7 +488,7 @@ def test_a_fork_while_a_fetch_never_ends(monkeypatch):
         pool.submit(hold)
         held.wait()
         try:
-            assert in_a_child(child) == 0
+            assert in_a_fork(child) == "nothing was raised"
         finally:
             done.set()
     assert torch.equal(features[[1]], TABLE[[1]])

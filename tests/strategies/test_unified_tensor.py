@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
-import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from host_paths import HOST, GatedPath
+from host_paths import HOST, GatedPath, in_a_fork
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -244,26 +242,6 @@ def test_a_call_on_another_cuda_stream_waits_for_the_last(monkeypatch):
     assert marked == [first, first, second, second, first]
 
 
-def in_a_forked_child(job: Callable[[], object]) -> str:
-    """What ``job`` raises there; it has 100 s."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        said = "nothing was raised"
-        signal.alarm(100)
-        try:
-            job()
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(write, said.encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answer:
-        said = answer.read()
-    os.waitpid(child, 0)
-    return said
-
-
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_a_forked_child_is_told_where_to_fetch(on_gpu):
@@ -275,9 +253,9 @@ def test_a_forked_child_is_told_where_to_fetch(on_gpu):
         ids = torch.arange(4)
         features.prefetch(ids)
         told = "RuntimeError: opened in the parent process, .* workers only sample"
-        assert re.match(told, in_a_forked_child(lambda: features[ids]))
-        assert re.match(told, in_a_forked_child(lambda: features.prefetch(ids)))
-        assert in_a_forked_child(features.close) == "nothing was raised"
+        assert re.match(told, in_a_fork(lambda: features[ids]))
+        assert re.match(told, in_a_fork(lambda: features.prefetch(ids)))
+        assert in_a_fork(features.close) == "nothing was raised"
         assert torch.equal(features[ids], TABLE[ids])
 
 
@@ -461,16 +439,3 @@ def test_ids_that_name_no_rows(ids, error, said):
                 features.prefetch(ids)
             features.prefetch(torch.arange(5))
         assert torch.equal(features[torch.arange(5)], TABLE[:5])
-
-
-def test_a_map_of_a_file_is_read_off_the_disk(tmp_path):
-    np.save(tmp_path / "x.npy", TABLE.numpy())
-    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    ids = torch.tensor([3, 499, 3])
-    for strategy in ("disk_direct", "disk_mmap", "aligned_zero_copy"):
-        with gatherbench.unified(mapped, strategy, "cpu") as features:
-            assert torch.equal(features[ids], TABLE[ids])
-    with pytest.raises(ValueError, match=r"disk_direct reads a file: give x as numpy\.load"):
-        gatherbench.unified(TABLE, "disk_direct", "cpu")
-    with pytest.raises(ValueError, match="expected rows"):
-        gatherbench.unified(mapped[:, :1], "disk_direct", "cpu")
