@@ -226,9 +226,9 @@ AXES = (
             Extra("cache", "memory of the caches", "B", "cache",
                   "declared_sample_structure_cache_bytes"),
             Extra("sample", "sampling an epoch", "s", "sample", "sample_s"),
-            Extra("then", "test accuracy after as much time", "share", "accuracy",
+            Extra("then", "test accuracy after equal time", "share", "accuracy after equal time",
                   accuracy_by_then),
-            Extra("right", "that over the first", "×", "right", logs=_right),
+            Extra("right", "that over the first", "×", "the same", logs=_right),
         ),
         plain="", seeds=True, published=("sampling_that_remembers", "wall_time_change"),
         note="Other minibatches learn another model: how long an epoch is says nothing of which"

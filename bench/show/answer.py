@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.workload import ranks_of
-from gatherbench.bench.read.derive import epoch_intervals, problems
+from gatherbench.bench.read.derive import epoch_intervals, problems, set_aside
 from gatherbench.bench.read.noise import mostly_noisy, noise, noisy_series
 from gatherbench.bench.read.standings import Standing, standings
 from gatherbench.bench.read.stopping import imprecise
@@ -48,6 +48,7 @@ _GIVEN = {
     "training_ids": "train_ids=train_ids",
     "earlier": "minibatches=minibatches",
 }
+_ONE_PATH = "the plan has one path, so there is nothing to rank"
 _AGAIN = "measure again, several repeats on an idle machine"
 _MORE = "more repeats (repeats and budget_s in the plan’s TOML) on an idle machine"
 _LARGER = "in the plan’s TOML, fetch more (fanouts, batch_size, wider rows) or train less (hidden)"
@@ -100,16 +101,34 @@ def answers(run: Run) -> list[Answer]:
     return [_answer(run, standing) for standing in standings(run)]
 
 
+def joined(run: Run) -> list[Answer]:
+    """Return :func:`answers`, with those that say the same joined to one of several workloads."""
+    alike = dict[Answer, list[str]]()
+    for answer in answers(run):
+        alike.setdefault(replace(answer, workload=""), []).append(answer.workload)
+    return [
+        replace(answer, workload=names[0] if len(names) == 1 else f"{len(names)} workloads")
+        for answer, names in alike.items()
+    ]
+
+
+def has_one_path(run: Run) -> bool:
+    """Return whether the plan has a single path to rank, as one that compares values of a field."""
+    planned = {(case["strategy"], case["variant"]) for case in run.plan["cases"]}
+    return len(planned - set_aside(run)) == 1
+
+
 def _answer(run: Run, of: Standing) -> Answer:
     name, none = run.names[of.workload], ""
     if mostly_noisy(run):
         none = f"{noise(run)}, so no ratio decides"
     elif len(of.ranked) < 2:
-        none = "there are no two paths with a quiet repeat"
+        none = _ONE_PATH if has_one_path(run) else "there are no two paths with a quiet repeat"
     elif all(found.repeats < 2 for found in map(of.speedup, of.ranked)):
         none = "one repeat does not tell how much processes differ"
     if none:
-        return Answer(name, "none", text=f"No verdict: {none}.", change=_AGAIN)
+        change = "" if none == _ONE_PATH else _AGAIN
+        return Answer(name, "none", text=f"No verdict: {none}.", change=change)
     best, words = of.best, of.words
     tied = [key for key in of.ranked if key == of.leader or words[key, of.leader] != "SLOW"]
     base = best or next((key for key in of.ranked if key not in tied), None)
@@ -128,8 +147,9 @@ def _answer(run: Run, of: Standing) -> Answer:
     text, limit, small = _sentence(verdict, paths, ratios, over), None, False
     if of.limit and base:
         limit = of.speedup(of.limit, base)
-        small = 1 - 1 / limit.value < SMALL_SHARE
-        share = quantity(1 - 1 / limit.value, "share") if limit.low > 1 else "no measurable part"
+        small = 1 - 1 / limit.high < SMALL_SHARE
+        share = "no measurable part" if small else "an unknown part"
+        share = quantity(1 - 1 / limit.value, "share") if limit.low > 1 else share
         text += f" Limit, no fetch at all: {with_ends(*limit.ends)}, so fetching is {share} of an"
         text += f" epoch with {_name(base)}."
     change = {"no difference": _LARGER if small else _MORE, "host-bound": _unbind(run)}

@@ -20,7 +20,7 @@ from gatherbench import __version__
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import short
 from gatherbench.bench.run.store import write_atomically
-from gatherbench.bench.show.answer import answers, cautions
+from gatherbench.bench.show.answer import cautions, joined
 from gatherbench.bench.show.comparison import against
 from gatherbench.bench.show.drawing import inline, words_of
 from gatherbench.bench.show.looks import PALETTE
@@ -60,7 +60,7 @@ def render_report(run: Run, base: Run | None = None, views: Sequence[Shown] | No
         title=f"{short(run.plan.get('name', 'run'))} on {short(machine_of(run))}",
         run=short(run.run_id, 80),
         facts=in_short(run),
-        answers=answers(run),
+        answers=joined(run),
         cautions=cautions(run),
         views=[*([] if base is None else [against(run, base)]), *shown],
         version=__version__,

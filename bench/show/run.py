@@ -12,26 +12,35 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from gatherbench.bench.read.axis import AXES, axis
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.answer import answers, cautions
+from gatherbench.bench.show.answer import cautions, has_one_path, joined
 from gatherbench.bench.show.provenance import borrowed, provenance, repeats_of
 from gatherbench.bench.show.terminal import in_terminal
 from gatherbench.bench.show.view import Shown
+from gatherbench.bench.show.views.axis import compared
 from gatherbench.bench.show.views.checks import reasons
 from gatherbench.bench.show.views.epochs import numbers
 from gatherbench.bench.show.views.registry import views_of
 
 
 def render(run: Run) -> RenderableType:
-    """Render a table of each workload's paths, and the answer, for 100 columns."""
+    """Render a table of each workload's paths, and the answer, for 100 columns.
+
+    Of a plan with one path, the tables compare the values of the fields in which workloads differ.
+    """
     where = "on a GPU" if run.has_gpu else "host memory, no GPU"
     turns = ", in turns" if run.in_turns else ""
     epochs = run.plan["measure"]["epochs"]
     text = f"{where}, {repeats_of(run)} × {epochs} epoch{'s' * (epochs != 1)}{turns}"
-    names = {ident: f"{name}: {text}" for ident, name in run.names.items()}
-    table = replace(numbers(run), note="")
-    failed = [Text(one) for one in reasons(run, never=True)]
-    return Group(*in_terminal(table, names), *failed, *[Text()] * bool(failed), *_answer(run))
+    axes = [of for of in AXES if len(axis(run, of.field))] if has_one_path(run) else []
+    tables = [compared(of, axis(run, of.field)) for of in axes] or [replace(numbers(run), note="")]
+    parts = []
+    for table in tables:
+        titles = {line.cells[0].value: line.cells[0].value for line in table.lines} | run.names
+        parts += in_terminal(table, {name: f"{title}: {text}" for name, title in titles.items()})
+    failed = [Text(reason) for reason in reasons(run, never=True)]
+    return Group(*parts, *failed, *[Text()] * bool(failed), *_answer(run))
 
 
 def render_all(run: Run, views: Sequence[Shown] | None = None) -> RenderableType:
@@ -48,12 +57,12 @@ def render_all(run: Run, views: Sequence[Shown] | None = None) -> RenderableType
 
 def _answer(run: Run, *, every_caution: bool = False) -> Iterator[RenderableType]:
     yield Text("Answer", style="bold")
-    for one in answers(run):
-        yield _line(2, f"{one.workload}: ", one.text)
-        if one.call:
-            yield _line(4, f"{one.use}: ", one.call)
-        if one.change:
-            yield _line(4, "To separate paths: ", f"{one.change}.")
+    for answer in joined(run):
+        yield _line(2, f"{answer.workload}: ", answer.text)
+        if answer.call:
+            yield _line(4, f"{answer.use}: ", answer.call)
+        if answer.change:
+            yield _line(4, "To separate paths: ", f"{answer.change}.")
     for caution in cautions(run)[: None if every_caution else 1]:
         yield _line(2, "Caution: ", f"{caution}.")
 

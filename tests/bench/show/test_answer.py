@@ -18,7 +18,7 @@ from gatherbench.bench.cli import app
 from gatherbench.bench.read.standings import standings, table
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.rows import Key
-from gatherbench.bench.show.answer import Answer, answers, call, cautions
+from gatherbench.bench.show.answer import Answer, answers, call, cautions, joined
 from gatherbench.strategies.registry import in_words
 
 from ..written_run import WORKLOAD
@@ -159,6 +159,23 @@ def test_no_path_is_faster(run_of, limit, said, change):
     ]  # fmt: skip
 
 
+def test_what_a_wide_interval_leaves_unknown_is_not_called_small(run_of):
+    """0.99 / 0.8 × e^±0.680 = 0.627 to 2.44: fetching may be more than half of the epoch."""
+    found = answered(run_of, {NAIVE: 1.0, PINNED: 0.99, ALIGNED: 0.98, NO_FETCH: 0.8}, 0.3)
+    limit = "Limit, no fetch at all: 1.24× (0.627–2.44), so fetching is an unknown part of an epoch"
+    assert limit in found.text
+    assert found.change.startswith("more repeats (")
+
+
+def test_workloads_with_one_answer_share_its_line(run_of):
+    times = [(*NAIVE, 2.0), (*ALIGNED, 1.0)]
+    run = run_of(series=times, workloads={"a": {"seed": 0}, "b": {"seed": 1}}, repeats=1)
+    assert len(answers(run)) == 2
+    (found,) = joined(run)
+    assert found.workload == "2 workloads"
+    assert found.text == "No verdict: one repeat does not tell how much processes differ."
+
+
 def test_the_cpu_s_own_gather_wins(run_of):
     """1.3 / 1.0."""
     found = answered(run_of, {NAIVE: 2.0, PINNED: 1.0, ALIGNED: 1.3}, 0.01)
@@ -223,7 +240,9 @@ def test_without_a_gather_paths_are_compared_with_the_next(run_of):
 
 
 def test_a_path_alone_has_nothing_to_compare_with(run_of):
-    assert answered(run_of, {PINNED: 1.0}, 0.01).text.startswith("No verdict: there are no two")
+    assert answered(run_of, {PINNED: 1.0}, 0.01).text.startswith(
+        "No verdict: the plan has one path"
+    )
 
 
 def test_bounds_and_what_nobody_would_train_with_have_no_rank(run_of):

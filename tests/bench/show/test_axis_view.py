@@ -13,7 +13,7 @@ from gatherbench.bench.show.views.axis import chart
 from ..disk_run import write_disk
 from ..ranks_run import write_ranks
 from .pictures import stands_free
-from .test_show import all_of
+from .test_show import all_of, shown
 
 ALIGNED = ("aligned_zero_copy", "given")
 
@@ -31,6 +31,19 @@ def test_a_line_a_value_and_what_was_not_measured_says_so(folder):
     assert ["aligned_zero_copy", "1", "2.00", "1.00", "100", "–", "–"] in lines
     assert ["2", "strong", "1.25", "0.625", "(0.625–0.625)", "80.0"] in [one[:6] for one in lines]
     assert ["4", "strong:", "failed"] in lines
+
+
+def test_a_run_of_one_path_shows_what_its_plan_compares(folder, make_run):
+    """With a second path to rank, the table of paths is there instead."""
+    text = shown(folder, 120)
+    title = "Over the number of ranks: wordnet GraphSAGE: host memory, no GPU"
+    assert title in text
+    assert "epoch vs first value" in text
+    assert "over best gather" not in text
+    assert "2 workloads: No verdict: the plan has one path, so there is nothing to rank." in text
+    assert "To separate paths" not in text
+    several = make_run("several", series=[(*ALIGNED, 1.0), ("cpu_gather", "naive", 2.0)])
+    assert "over best gather" in shown(several, 120)
 
 
 def test_json_has_the_columns_that_the_field_names(folder):
