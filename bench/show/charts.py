@@ -76,14 +76,11 @@ def bars(
 
     Args:
         values: the columns of ``SERIES``, ``total``, ``low``, ``high`` and those of ``legend``.
-        total: the column that the number and the whisker belong to.
+        total: the column that the number, with ``suffix`` after it, and the whisker belong to.
         legend: columns that are drawn end to end; without it, the total in the strategy's colour.
-        mark: the value of a line through all bars.
-        limit: the same by workload, through the measured bars.
-        absent: the text for a series that was measured but has no value here.
-        why: the same by workload, where a workload needs its own text.
+        mark, limit: the values of lines through all bars, and by workload through measured ones.
+        absent, why: the text for a measured series without a value here, and that by workload.
         predicted: whether to show the link model's values.
-        suffix: text after the number.
         of: ``title``, ``reading``, ``quantity`` and ``unit`` of the chart.
     """
     profile = ", ".join(modelled_for(run)) if predicted else ""
@@ -178,7 +175,6 @@ def over_time(
         lines: the existing ones: ``curves`` and ``note``.
         metric: its rows give the reason for a missing line; if there is none, ``otherwise``.
         scales: by workload, a key; workloads of one key share an axis.
-        of: the rest of the chart.
     """
     planned, reasons, found = pd.DataFrame(run.plan["cases"]), _reasons(run, metric), []
     for workload, title in run.names.items():

@@ -147,11 +147,9 @@ def render_comparison(
     """Render a table per workload, reasons for other verdicts than SAME, changes, and the sum.
 
     Args:
-        table: from :func:`gatherbench.bench.read.compare.compare_runs`.
         metrics: the requested ones; empty: all.
-        width: columns of the terminal, 80 or more; below :data:`WIDE` the metrics after the first
-            have a separate table.
-        strict: as for :func:`exit_status`.
+        width: columns of the terminal; below :data:`WIDE` the metrics after the first have a
+            separate table.
     """
     names = base.names | new.names
     titles = {ident: f"{name}: {ident}" for ident, name in names.items()}
@@ -179,12 +177,7 @@ def render_comparison(
 
 
 def comparison_json(
-    table: pd.DataFrame,
-    base: Run,
-    new: Run,
-    metrics: Sequence[str] = (),
-    *,
-    strict: bool = False,
+    table: pd.DataFrame, base: Run, new: Run, metrics: Sequence[str] = (), *, strict: bool = False
 ) -> str:
     """Return the comparison as one JSON object; unknown values are null."""
     known = table.astype(object).where(~table.isin([math.inf, -math.inf]) & table.notna(), None)

@@ -46,9 +46,7 @@ TITLED, AXIS, TICKS, SPACE = 0.19, 0.52, 0.5, 0.06
 NAMES, WORDS, TITLES = 14.5, 17.5, 13.5
 #: The ``gid`` of a figure's texts that the page shows separately.
 APART = ("title", "warning", "foot", "source")
-DASHES: dict[str, Any] = {
-    **{"one": ":", "raw_link": ":", "sm_read": "--", "copy_engine": "-", "limit": ":"},
-}
+DASHES: Any = {"one": ":", "raw_link": ":", "sm_read": "--", "copy_engine": "-", "limit": ":"}
 #: Default values for the columns of a chart's frame.
 EMPTY: Mapping[str, Any] = {
     **dict.fromkeys(("panel", "strategy", "variant", "reason", "note", "suffix", "profile"), ""),
@@ -113,26 +111,21 @@ class Chart:
     """The content of a picture.
 
     Attributes:
-        title: its heading.
         frame: a line per bar. ``panel`` is the title above it, ``name`` its name (else ``strategy``
-            and ``variant`` in words), ``look`` a key of
-            :data:`gatherbench.bench.show.looks.KINDS`, ``value`` its number with ``suffix`` after
-            it, ``low`` and ``high`` the ends of its whisker; ``reason`` says why there is no bar,
-            ``note`` gives other remarks. Modelled lines have a ``profile`` and a separate panel, as
-            has each ``quantity``, if the frame has that column. Lines of one ``scale`` (else of one
-            panel) share an axis. Instead of a value a line may have ``curves``: seconds and the
-            value up to then, in order, by a name of the legend.
-        quantity: the quantity on the axis; for curves, on the vertical one.
-        unit: the unit of the values.
+            and ``variant`` in words), ``look`` a key of :data:`KINDS`, ``value`` its number with
+            ``suffix`` after it, ``low`` and ``high`` the ends of its whisker; ``reason`` says why
+            there is no bar, ``note`` gives other remarks. Modelled lines have a ``profile`` and a
+            separate panel, as has each ``quantity``. Lines of one ``scale`` (else of one panel)
+            share an axis. Instead of a value a line may have ``curves``: seconds and the value up
+            to then, in order, by a name of the legend.
+        quantity, unit: of the axis; for curves, of the vertical one, and ``time`` labels the other.
         reading: how to read bars, whiskers and lines.
         legend: columns that are drawn end to end, or curves → their names and the names of their
             colours. Without it a bar has its strategy's colour.
         marks: kinds of lines through all bars → their names.
         at: the places of these lines: title of the panel, value, kind.
         roof: the value that curves cannot exceed.
-        time: for curves, the label of the time axis.
-        warnings: what has to stand above the numbers.
-        foot: the origin of the numbers.
+        warnings, foot: what has to stand above the numbers, and their origin below.
     """
 
     title: str
@@ -380,28 +373,27 @@ def _bar(axes: Axes, chart: Chart, line: Mapping[Any, Any], y: float, factor: fl
 
 def _strips(figure: Figure, where: _Where, chart: Chart, panel: Panel, title: str) -> None:
     """Draw axes for each line: its curves as steps, each value up to its time."""
-    left, top, wide = where
-    lines = panel.lines.to_dict("records")
-    for place, line in enumerate(lines):
-        at = top + place * (SPACE + NAME + STRIP) + SPACE + NAME
-        axes = _axes(figure, left + TICKS, at, wide - TICKS, STRIP)
+    left, top, wide = where[0] + TICKS, where[1], where[2] - TICKS
+    for place, line in enumerate(lines := panel.lines.to_dict("records")):
+        axes = _axes(figure, left, top + SPACE + NAME, wide, STRIP)
+        top += SPACE + NAME + STRIP
         if not place:
             axes.set_title(title, pad=16)
         if place < len(lines) - 1:
             axes.tick_params(bottom=False, labelbottom=False)
         else:
             axes.set_xlabel(f"{chart.time} (s)")
-        _strip(axes, chart, panel, line, wide - TICKS)
+        _strip(axes, chart, panel, line, wide)
 
 
 def _strip(axes: Axes, chart: Chart, panel: Panel, line: Mapping[Any, Any], wide: float) -> None:
     values = panel.values or panel.axis
     unit, factor = values.shown
     axes.set(xlim=(0, panel.axis.top), ylim=(0, 1.06 * values.top * factor))
-    place: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
-    name = short(line["name"], int(wide * NAMES))
-    axes.annotate(name, (0, 1), xytext=(0, 2), fontsize=8, **place)
     at: Any = {"transform": axes.transAxes}
+    above: Any = {"xytext": (0, 2), "textcoords": "offset points"}
+    name = short(line["name"], int(wide * NAMES))
+    axes.annotate(name, (0, 1), xycoords="axes fraction", va="bottom", fontsize=8, **above)
     if not line["curves"]:
         axes.set_yticks([])
         why = textwrap.fill(line["reason"], int(wide * WORDS), max_lines=3, placeholder=" …")

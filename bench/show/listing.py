@@ -153,14 +153,9 @@ def profiles() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["profile", "machine", "not known"])
 
 
+_LISTED = (strategies, policies, datasets, plans, plan_keys, meters, profiles)
 LISTINGS: dict[str, Callable[[], pd.DataFrame]] = {
-    "strategies": strategies,
-    "policies": policies,
-    "datasets": datasets,
-    "plans": plans,
-    "plan-keys": plan_keys,
-    "meters": meters,
-    "profiles": profiles,
+    listing.__name__.replace("_", "-"): listing for listing in _LISTED
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
 from typing import Any
 
@@ -118,11 +117,11 @@ def predictions(run: Run) -> Table:
 
 def _model_error(run: Run) -> float:
     """Return the ratio of modelled epochs that the model's own error may explain."""
-    known = False
-    with contextlib.suppress(ProfileError):
+    try:
         profile = profile_of(run)
-        known = profile is not None and profile["gpu.issue"].value is not None
-    return ERROR_OF_RATIOS[known]
+    except ProfileError:
+        profile = None
+    return ERROR_OF_RATIOS[profile is not None and profile["gpu.issue"].value is not None]
 
 
 # ---- charts --------------------------------------------------------------------------------------
