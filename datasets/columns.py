@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from gatherbench.datasets.dataset import DatasetError
 
 _CHUNK = 1 << 22
+#: Runs of sources and targets, or of degrees and rows.
+Pairs = Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 def edge_keys(
@@ -28,8 +30,7 @@ def edge_keys(
 ) -> NDArray[np.int64]:
     """Return the keys of an edge list, ``[count]``, or ``[2 * count]`` with both directions.
 
-    Args:
-        pairs: runs of sources and targets, ``count`` edges in all.
+    ``pairs`` are runs of sources and targets, ``count`` edges in all.
 
     Raises:
         DatasetError: an id lies outside ``0..num_nodes - 1``; the message begins with ``what``.
@@ -51,9 +52,7 @@ def edge_keys(
     return keys
 
 
-def columns(
-    keys: NDArray[np.int64], num_nodes: int
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def columns(keys: NDArray[np.int64], num_nodes: int) -> Pairs:
     """Yield the graph for ``DatasetWriter.write_columns``: runs of degrees and their rows.
 
     Rows ascend within a column, repeated edges count once, self-loops stay. Sorts ``keys`` in
@@ -78,10 +77,8 @@ def typed_keys(
         DatasetError: such keys exceed 63 bits; the message begins with ``what``.
     """
     if num_nodes**2 * count > np.iinfo(np.int64).max:
-        raise DatasetError(
-            f"{what}: {num_nodes:,} nodes with {count} kinds of edges are too many: keys of edges"
-            " have 63 bits"
-        )
+        sizes = f"{num_nodes:,} nodes with {count} kinds of edges"
+        raise DatasetError(f"{what}: {sizes} are too many: keys of edges have 63 bits")
     keys *= count
     keys += kinds
     return keys

@@ -29,7 +29,6 @@ from gatherbench.plugins import installing
 
 #: The remedy for an unreadable download.
 ANEW = "remove the folder to download it anew"
-Splits = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +40,16 @@ class OgbSource(Published):
     """
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        raw, meta = downloaded(self, folder, progress)
-        check_release(raw, meta, "data.npz" if meta["binary"] == "True" else "edge.csv.gz")
+        binary = self.name == "ogbn-papers100M"
+        raw, meta = downloaded(self, folder, progress, "data.npz" if binary else "edge.csv.gz")
         splits = _splits(raw / "split" / meta["split"])
-        if meta["binary"] == "True":
+        if binary:
             self._map(raw / "raw", folder, splits, progress)
         else:
             progress(f"reading {raw}", 0.0)
-            self._load(raw / "raw", folder, splits, meta["add_inverse_edge"] == "True", progress)
-            progress(f"reading {raw}", 1.0)
+            self._load(raw / "raw", folder, splits, meta["add_inverse_edge"] == "True")
 
-    def _load(
-        self, raw: Path, folder: Path, splits: Splits, add_inverse_edge: bool, progress: Progress
-    ) -> None:
+    def _load(self, raw: Path, folder: Path, splits: list[Any], add_inverse_edge: bool) -> None:
         """Load by OGB's reader of ``.csv.gz`` files, which holds the whole graph in memory."""
         import pandas as pd
         from ogb.io.read_graph_raw import read_csv_graph_raw
@@ -65,17 +61,15 @@ class OgbSource(Published):
         features = graph["node_feat"]
         if features is None:  # for OGB's reader a missing file means a graph without features
             raise DatasetError(f"{raw / 'node-feat.csv.gz'}: missing; remove {raw.parent}")
-        symmetrise = self.known["symmetrise"]
-        pairs = [(source, target)]
-        keys = edge_keys(pairs, len(source), len(features), str(raw), symmetrise)
-        spec = self._spec(features.shape, len(keys))
-        with DatasetWriter(folder, spec) as writer:
-            writer.write_columns(columns(keys, spec.num_nodes))
+        both_ways = self.known["symmetrise"]
+        keys = edge_keys([(source, target)], len(source), len(features), str(raw), both_ways)
+        with DatasetWriter(folder, self._spec(features.shape, len(keys))) as writer:
+            writer.write_columns(columns(keys, len(features)))
             writer.write_features(features)
             writer.write_labels(class_numbers(labels, str(raw / "node-label.csv.gz")))
             writer.write_splits(*splits)
 
-    def _map(self, raw: Path, folder: Path, splits: Splits, progress: Progress) -> None:
+    def _map(self, raw: Path, folder: Path, splits: list[Any], progress: Progress) -> None:
         """Load from ``data.npz``: edges are unpacked to the disk, the table is read in runs."""
         data, room = raw / "data.npz", folder.parent
         progress("unpack arrays", 0.0)
@@ -113,9 +107,8 @@ def import_nodeproppred() -> Any:
         with quiet():
             import ogb.nodeproppred
     except ModuleNotFoundError as error:
-        raise DatasetError(
-            f"this graph is read by the package ogb ({error}); {installing('ogb')}"
-        ) from error
+        remedy = installing("ogb")
+        raise DatasetError(f"the package ogb reads this graph ({error}); {remedy}") from error
     finally:
         del sys.modules["outdated"]
         if hidden is not None:
@@ -123,33 +116,31 @@ def import_nodeproppred() -> Any:
     return ogb.nodeproppred
 
 
-def downloaded(source: Published, folder: Path, progress: Progress) -> tuple[Path, dict[str, str]]:
-    """Return OGB's own folder of a graph, downloaded if missing, and OGB's record of the graph."""
-    meta = meta_of(import_nodeproppred(), source.name)
+def downloaded(
+    source: Published, folder: Path, progress: Progress, first: str
+) -> tuple[Path, dict[str, str]]:
+    """Return OGB's own folder of a graph, downloaded if missing, and OGB's record of the graph.
+
+    Raises:
+        DatasetError: a folder that OGB would ask about on the terminal, or download again: it has
+            no file ``first``, or is of another release; or as ``fetch_folder``.
+    """
+    import pandas as pd
+
+    master = Path(import_nodeproppred().__file__).with_name("master.csv")
+    table = pd.read_csv(master, index_col=0, keep_default_na=False)
+    meta = {str(key): str(value) for key, value in table[source.name].items()}
     raw = folder.parent / "raw" / source.name.replace("-", "_")
     if not raw.exists():
         checksum = source.known.get("sha256")
         fetch_folder(meta["url"], meta["download_name"], raw, progress, checksum)
-    return raw, meta
-
-
-def meta_of(nodeproppred: Any, name: str) -> dict[str, str]:
-    """Return OGB's record of a dataset, from the table in its package."""
-    import pandas as pd
-
-    master = Path(nodeproppred.__file__).with_name("master.csv")
-    table = pd.read_csv(master, index_col=0, keep_default_na=False)
-    return {str(key): str(value) for key, value in table[name].items()}
-
-
-def check_release(raw: Path, meta: dict[str, str], first: str) -> None:
-    """Refuse a folder that OGB would ask about on the terminal, or download again."""
     for needed in (f"RELEASE_v{meta['version']}.txt", f"raw/{first}"):
         if not (raw / needed).is_file():
             raise DatasetError(
                 f"{raw / needed}: missing; {raw} is an unfinished or an older download: remove "
                 f"it, or put there what {meta['url']} has in {meta['download_name']!r}"
             )
+    return raw, meta
 
 
 @contextlib.contextmanager
@@ -159,13 +150,10 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _splits(folder: Path) -> Splits:
+def _splits(folder: Path) -> list[NDArray[np.int64]]:
     """Read the train, validation and test ids from OGB's text files."""
     import pandas as pd
 
     with explained(f"{folder}: ogb cannot read it", ANEW):
-        train, val, test = (
-            pd.read_csv(folder / f"{part}.csv.gz", header=None).to_numpy(np.int64)[:, 0]
-            for part in ("train", "valid", "test")
-        )
-    return train, val, test
+        files = [folder / f"{part}.csv.gz" for part in ("train", "valid", "test")]
+        return [pd.read_csv(file, header=None).to_numpy(np.int64)[:, 0] for file in files]

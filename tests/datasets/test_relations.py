@@ -127,12 +127,12 @@ def test_nodes_without_rows_have_the_mean_of_their_neighbours():
         ("author", "at", "place"): np.array([[0, 1], [0, 0]]),
     }
     counts = {"paper": 2, "author": 3, "place": 1}
-    table = table_of(given_rows, edges, counts, ["paper", "author", "place"])
+    table = table_of(given_rows, edges, counts)
     # Authors: (1,2)+(3,6) halved, (3,6), nobody; the place: the mean of the first two authors.
     assert table.tolist() == [[1, 2], [3, 6], [2, 4], [3, 6], [0, 0], [2.5, 5]]
     assert table.dtype == np.float32
     with pytest.raises(DatasetError, match="author"):
-        table_of(given_rows, {}, counts, ["paper", "author", "place"])
+        table_of(given_rows, {}, counts)
 
 
 def test_wordnet_says_what_a_neighbour_is(wordnet_root):
