@@ -85,7 +85,7 @@ def test_the_path_that_a_training_chose_is_told_with_what_the_search_cost(make_j
     monkeypatch.setattr(auto, "candidates", lambda *_: paths)
     rows = measured(make_job("auto", warmup_epochs=60))
     (kept,) = (r for r in rows if r.metric.startswith("kept "))
-    assert kept.metric.removeprefix("kept ") in map(auto.said, paths)
+    assert kept.metric.removeprefix("kept ") in map(auto.path_words, paths)
     # How many minibatches each path has depends on how long theirs take.
     assert 0 < value(rows, "setup", "search_minibatches") <= auto.LEAST
     assert value(rows, "setup", "search_time") > 0
