@@ -127,8 +127,8 @@ def _answer(run: Run, of: Standing) -> Answer:
     elif all(found.repeats < 2 for found in map(of.speedup, of.ranked)):
         none = "one repeat does not tell how much processes differ"
     if none:
-        change = "" if none == _ONE_PATH else _AGAIN
-        return Answer(name, "none", text=f"No verdict: {none}.", change=change)
+        again = "" if none == _ONE_PATH else _AGAIN
+        return Answer(name, "none", text=f"No verdict: {none}.", change=again)
     best, words = of.best, of.words
     tied = [key for key in of.ranked if key == of.leader or words[key, of.leader] != "SLOW"]
     base = best or next((key for key in of.ranked if key not in tied), None)
