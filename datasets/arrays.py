@@ -98,8 +98,8 @@ def streamed(
     where, remedy = f"{path}, array {name!r}", "fetch or save it again"
     with explained(f"{where}: cannot be read", remedy):
         packed = zipfile.ZipFile(path).open(f"{name}.npy")  # noqa: SIM115  # by its rows' end
-        first = np.lib.format.read_magic(packed) == (1, 0)
         head = np.lib.format
+        first = head.read_magic(packed) == (1, 0)
         read = head.read_array_header_1_0 if first else head.read_array_header_2_0
         shape, turned, dtype = read(packed)
         if turned or dtype.hasobject:
@@ -128,14 +128,10 @@ def _map(path: Path) -> NDArray[Any]:
 
 
 def expect(array: NDArray[Any], where: str, kinds: str, *shape: int | None) -> NDArray[Any]:
-    """Return the array after checking its dtype and shape.
-
-    Args:
-        kinds: the allowed kinds of dtype, as NumPy's letters.
-        shape: ``None`` stands for any length.
+    """Check an array's kind of dtype (NumPy's letters) and shape (``None``: any); return it.
 
     Raises:
-        DatasetError: dtype or shape differ; the message begins with ``where``.
+        DatasetError: they differ; the message begins with ``where``.
     """
     fits = array.dtype.kind in kinds and array.ndim == len(shape)
     if fits and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True)):

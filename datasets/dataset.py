@@ -54,11 +54,10 @@ class DatasetError(ValueError):
 class DatasetSpec:
     """The content of a dataset folder's ``spec.json``.
 
-    ``source`` names the origin of graph, features and labels. ``notes`` describe how they were
-    changed (undirected? self-loops? generated features?). For a relational graph, ``relations``
-    names the kinds of edges, and ``node_types`` the types of nodes with the number of each, in the
-    order of their numbers. With ``hashed`` the feature file is a hole of the right length: each row
-    follows from its number, and :func:`gatherbench.datasets.hash_draw.fill` makes them in memory.
+    ``source`` names the origin of graph, features and labels; ``notes`` describe what was changed.
+    ``relations`` names the kinds of edges, ``node_types`` the types of nodes with their numbers, in
+    order. With ``hashed`` the feature file is a hole of the right length: each row follows from its
+    number, and :func:`gatherbench.datasets.hash_draw.fill` makes them in memory.
     """
 
     name: str
@@ -94,13 +93,9 @@ class GraphDataset:
     The arrays are read-only memory maps of the folder's ``.npy`` files.
 
     Attributes:
-        spec: sizes, names, provenance.
-        folder: the folder of the files.
-        indptr: int64 ``[N + 1]``; the in-neighbours of ``v`` are
+        indptr, indices: int64 ``[N + 1]``, int32 or int64 ``[E]``; the in-neighbours of ``v`` are
             ``indices[indptr[v]:indptr[v + 1]]``.
-        indices: int32 or int64 ``[E]``.
-        features: ``[N, D]``.
-        labels: int64 ``[N]``; -1 for a node without a label.
+        features, labels: ``[N, D]``; int64 ``[N]``, -1 for a node without a label.
         train_ids, val_ids, test_ids: int64, disjoint.
     """
 
@@ -165,7 +160,7 @@ def not_ours(folder: Path) -> str:
     try:
         spec = folder / SPEC_FILE
         content = parsed(spec.read_bytes()) if spec.is_file() else {}
-        foreign = sorted(path.name for path in folder.iterdir() if not _is_ours(path))
+        foreign = sorted(path.name for path in folder.iterdir() if path.name not in _FILES)
     except (OSError, ValueError):
         content, foreign = {}, []
     if not isinstance(content, dict) or content.keys() != {"spec", "files", "sha256"}:
@@ -173,10 +168,6 @@ def not_ours(folder: Path) -> str:
     if foreign:
         return f"{folder}: {foreign[0]} in it is no part of a dataset: move it away first"
     return ""
-
-
-def _is_ours(path: Path) -> bool:
-    return path.name in _FILES
 
 
 def remedy(folder: Path) -> str:

@@ -1,8 +1,7 @@
 """Fetch a published archive into a folder that is either whole or absent.
 
-The downloaders of ogb and PyG ask on the terminal, print, and leave a partial archive when they are
-stopped. They verify nothing. A benchmark runs unattended, so this downloader is silent, uses https,
-and compares the archive with the checksum of ``downloads.toml``, if there is one.
+Unlike the downloaders of ogb and PyG this one is silent, never asks, uses https, and compares the
+archive with the checksum of ``downloads.toml``, if there is one.
 """
 
 from __future__ import annotations
@@ -80,9 +79,7 @@ def fetch_folder(
         try:
             found = _download(url, archive, progress)
             if sha256 not in (None, found):
-                raise OSError(
-                    f"its SHA-256 is {found}, expected {sha256}: it was damaged or changed"
-                )
+                raise OSError(f"its SHA-256 is {found}, expected {sha256}: damaged or changed")
             with zipfile.ZipFile(archive) as opened:
                 size = sum(member.file_size for member in opened.infolist())
                 check_free_space(target.parent, size, url)

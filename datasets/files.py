@@ -129,10 +129,9 @@ def make_parent(folder: Path) -> None:
         if not os.access(parent, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "no permission")
     except OSError as error:
-        raise DatasetError(
-            f"{parent}: cannot be written to ({error.strerror}); set GATHERBENCH_DATA to another "
-            "folder"
-        ) from error
+        remedy = "set GATHERBENCH_DATA to another folder"
+        words = f"{parent}: cannot be written to ({error.strerror}); {remedy}"
+        raise DatasetError(words) from error
 
 
 def check_free_space(place: Path, needed: int, name: str) -> None:

@@ -57,19 +57,12 @@ def in_order(
 
 
 def feature_rows(
-    num_nodes: int,
-    dim: int,
-    dtype: str,
-    seed: int,
-    progress: Progress = silent,
+    num_nodes: int, dim: int, dtype: str, seed: int, progress: Progress = silent
 ) -> Iterator[NDArray[Any]]:
     """Yield a table ``[num_nodes, dim]`` as runs of rows, for ``DatasetWriter.write_features``.
 
-    Values are standard normal, or span the full range of an integer dtype; all are finite. They are
-    the same for every number of threads.
-
-    Raises:
-        DatasetError: the dtype is missing in :data:`FEATURE_DTYPES`, or the width is below 1.
+    Values are standard normal, or span the full range of an integer dtype; they are the same for
+    every number of threads. It raises as :func:`check_features`.
     """
     check_features(dim, dtype)
     real = np.dtype(dtype)
@@ -113,9 +106,8 @@ def random_splits(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Draw disjoint train, validation and test ids, sorted, from nodes that have in-neighbours.
 
-    ``degrees`` (``[N]``) counts the in-neighbours. A seed node without them would make an empty
-    minibatch, and RMAT has many such nodes. If there are too few for all three sizes, the training
-    set is filled first and the test set last.
+    ``degrees`` (``[N]``) counts the in-neighbours, without which a minibatch would be empty. If
+    there are too few such nodes, the training set is filled first and the test set last.
     """
     candidates = np.flatnonzero(degrees)
     train = min(sizes[0], len(candidates))

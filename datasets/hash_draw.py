@@ -77,11 +77,8 @@ def columns(
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Yield for ``DatasetWriter.write_columns`` in-degrees and in-neighbours of runs of nodes.
 
-    In-neighbours of a node are unsorted, may repeat, and may include the node itself.
-
-    Args:
-        least: the smallest in-degree of Pareto's law, before in-degrees are rounded down.
-        skew: an in-neighbour's rank is ``nodes`` times this power of a uniform number.
+    In-neighbours are unsorted and may repeat. In-degrees of Pareto's law are ``least`` or more; an
+    in-neighbour's rank is ``nodes`` times the power ``skew`` of a uniform number.
     """
 
     def run(first: int) -> tuple[NDArray[Any], NDArray[Any]]:

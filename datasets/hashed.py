@@ -1,13 +1,10 @@
 """Make tables without a disk, and graphs within a minute: every number comes from a hash.
 
 A row follows from its number alone, so all cores make a table of 48 GiB in memory in about the time
-that reading it from a disk takes, and any row can be made again at any time. Degrees and
-in-neighbours follow from the numbers of their node and entry. RMAT draws every edge anew for each
-block of columns, which takes minutes for a graph of this size; here an edge is one draw.
-
-In-degrees follow Pareto's law. A small rank is drawn as an in-neighbour more often than a large one
-(``skew`` of ``shapes.toml``), so some nodes recur in many minibatches. If the number of rows in a
-minibatch of the real graph is published, this graph's minibatches have as many.
+that reading it from a disk takes. In-degrees follow Pareto's law, and each in-neighbour is one draw
+by its place: a small rank is drawn more often than a large one (``skew`` of ``shapes.toml``), so
+some nodes recur in many minibatches. If the number of rows in a minibatch of the real graph is
+published, this graph's minibatches have as many.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def prepare_dataset(
     A second process that prepares the same dataset waits for the first and uses its folder.
 
     Args:
-        name: a source (:func:`source_names`), or a graph that was imported under this name.
+        name: a source, or a graph that was imported under this name.
         scale: multiplies the numbers of nodes and edges.
         root: instead of ``data_root()``.
         force: make it anew even if it exists.

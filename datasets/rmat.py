@@ -1,17 +1,12 @@
 """Define the RMAT (Kronecker) law: the chance of each edge, and the draws for a number of edges.
 
 RMAT draws an edge by descending level by level into one of four quadrants of the adjacency matrix
-(Chakrabarti, Zhan and Faloutsos, SDM 2004). The weights are those of the Graph500
-specification (section 3.2, "Kronecker generator"). The matrix
-has a power of two of rows; a graph of any ``N`` nodes is its restriction to the first ``N``, so
-draws that fall outside are dropped, as are self-loops, and draws of one edge count once.
-
-As some draws are dropped, there are more draws than edges. Their relation is known exactly (the
-chance of an edge depends only on how often each quadrant was entered), so the number of draws that
-is expected to give the wanted edges is computed beforehand.
-
-Many nodes get no edge. That is a property of the law (Seshadhri, Pinar and Kolda, J. ACM 60(2),
-2013) and is kept; a dataset's notes count them.
+(Chakrabarti, Zhan and Faloutsos, SDM 2004), here with the weights of Graph500 (section 3.2). The
+matrix has a power of two of rows; a graph of ``N`` nodes is its restriction to the first ``N``.
+Draws that fall outside and self-loops are dropped, and draws of one edge count once. The chance of
+an edge depends only on how often each quadrant was entered, so the number of draws that is expected
+to give the wanted edges is computed beforehand. Many nodes get no edge, which is a property of the
+law (Seshadhri, Pinar and Kolda, J. ACM 60(2), 2013).
 """
 
 from __future__ import annotations
@@ -55,11 +50,10 @@ class Rmat:
         return (self.num_nodes - 1).bit_length()
 
     def cells(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the chances that one draw gives an edge, and how many edges have each chance.
+        """Return the chances ``[n]`` that one draw gives an edge, and how many edges have each.
 
-        Both are ``[n]``, for directed edges between different nodes below ``num_nodes``. The method
-        descends the levels and counts the cells by how often ``a`` and ``b`` or ``c`` were chosen;
-        a cell is "tight" in its row (column) while the row's (column's) bits so far are those of
+        The method descends the levels and counts cells by how often ``a`` and ``b`` were chosen; a
+        cell is "tight" in its row (column) while the row's (column's) bits so far are those of
         ``num_nodes``, so that it may still lie outside.
         """
         count: Counter[tuple[bool, bool, bool, int, int]] = Counter({(True, True, True, 0, 0): 1})
@@ -89,8 +83,6 @@ class Rmat:
 
     def draws_for(self, num_edges: int) -> int:
         """Return the number of draws whose expected number of stored edges is ``num_edges``.
-
-        For undirected graphs both directions of an edge are counted, as in the file.
 
         Raises:
             DatasetError: the graph is so dense that most draws would be repetitions.

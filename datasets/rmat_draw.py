@@ -37,11 +37,7 @@ def columns(
     """Yield the graph of the first ``draws`` draws for ``DatasetWriter.write_columns``.
 
     Self-loops and draws outside the matrix are dropped, repeated ones merged; the in-neighbours
-    of a column are sorted. Node numbers are scrambled by a bijection that depends on the seed, as
-    RMAT's own numbers put the hubs first.
-
-    Yields:
-        runs of columns: the number of in-neighbours of each ``[n]``, and these ``[sum]``.
+    of a column are sorted. Node numbers are scrambled by seed, as RMAT's own put the hubs first.
     """
     workers = worker_count(threads)
     entries = draws * (2 if law.undirected else 1)

@@ -8,8 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from gatherbench.datasets.dataset import DatasetSpec
 
-#: A callback for long work, called with the current task and the finished fraction of this task,
-#: from 0 to 1.
+#: A callback for long work: the current task, and its finished fraction, from 0 to 1.
 Progress = Callable[[str, float], None]
 
 
@@ -19,11 +18,8 @@ def silent(_what: str, _fraction: float) -> None:
 
 @runtime_checkable
 class GraphSource(Protocol):
-    """A source of a graph with features, labels and splits.
-
-    ``name`` is its name in a plan, ``summary`` a line for ``gatherbench list datasets``.
-    ``scalable``: whether it can make sizes other than ``scale=1``.
-    """
+    """A source of a graph: its name in a plan, a line for ``gatherbench list datasets``, and
+    whether it can make sizes other than ``scale=1``."""
 
     @property
     def name(self) -> str: ...

@@ -28,8 +28,6 @@ __all__ = ["DatasetError", "data_root", "dataset_folder", "folder_bytes", "open_
 RESERVED = ("raw", "traces")
 #: Entries of ``indices`` in one piece: indexing by int32 makes an int64 copy.
 _ENTRIES = 1 << 22
-#: Bytes of a GPU cache line. Alignment matters for rows that are no multiple of it.
-_LINE_BYTES = 128
 
 
 def data_root() -> Path:
@@ -87,11 +85,8 @@ def _map_array(folder: Path, array: str, file: ArrayFile) -> NDArray[Any]:
         if size != file.bytes:
             raise ValueError(f"{size:,} bytes, and {SPEC_FILE} says {file.bytes:,}")
         values = np.lib.format.open_memmap(path, mode="r")
-        if (values.dtype.str, values.shape) != (file.dtype, file.shape):
-            raise ValueError(
-                f"holds {values.dtype.str} {values.shape}, and {SPEC_FILE} says {file.dtype} "
-                f"{file.shape}"
-            )
+        if (found := (values.dtype.str, values.shape)) != (file.dtype, file.shape):
+            raise ValueError(f"holds {found}, and {SPEC_FILE} says {file.dtype} {file.shape}")
     except FileNotFoundError:
         raise DatasetError(f"{path}: missing; {remedy(folder)}") from None
     except ValueError as error:
@@ -108,13 +103,9 @@ def nodes_in_no_edge(data: GraphDataset) -> int:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Return sizes, in-degrees, row layout and provenance of a dataset.
+    """Return sizes, in-degrees, row layout and provenance of a dataset, in the order for printing.
 
-    The keys are in the order for printing. Counts and sizes (``…_bytes``) are ``int``; scale,
-    median and mean degree ``float``; ``row_is_multiple_of_128_bytes`` is ``bool``.
-
-    Raises:
-        DatasetError: the folder does not open; see ``open_dataset``.
+    It raises as :func:`open_dataset`.
     """
     data = open_dataset(folder)
     spec = data.spec
@@ -135,7 +126,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "feature_dim": spec.feature_dim,
         "feature_dtype": spec.feature_dtype,
         "row_bytes": spec.row_bytes,
-        "row_is_multiple_of_128_bytes": spec.row_bytes % _LINE_BYTES == 0,
+        "row_is_multiple_of_128_bytes": spec.row_bytes % 128 == 0,
         "table_bytes": spec.table_bytes,
         "disk_bytes": sum(file.stat().st_size for file in folder.iterdir()),
         "num_classes": spec.num_classes,

@@ -29,10 +29,9 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class SyntheticSource:
-    """An RMAT graph of one shape; the fields are those of ``shapes.toml``.
+    """An RMAT graph of one shape, with the fields of ``shapes.toml``.
 
-    A scale multiplies nodes, edges and splits alike; mean degree, row width and the share of
-    training nodes stay the same. Scales above 1 make larger graphs.
+    A scale multiplies nodes, edges and splits alike, and may be above 1.
     """
 
     name: str
@@ -49,12 +48,7 @@ class SyntheticSource:
     scalable: bool = True
 
     def estimate(self, scale: float) -> DatasetSpec:
-        """Return the sizes at this scale; generated edges vary by 0.1 % at a million edges.
-
-        Raises:
-            DatasetError: the scale leaves too few nodes for the mean degree, or more nodes than
-                an int32 can number.
-        """
+        """Return the sizes at this scale; generated edges vary by 0.1 % at a million edges."""
         nodes, edges = round(self.nodes * scale), round(self.edges * scale)
         if nodes > np.iinfo(np.int32).max:
             raise DatasetError(f"{self.name} at scale {scale:g}: {nodes:,} nodes, at most 2^31 - 1")
@@ -83,7 +77,6 @@ class SyntheticSource:
         )
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        """Generate the graph, then its features in runs of rows; see ``GraphSource.prepare``."""
         from gatherbench.datasets.rmat_draw import columns  # loads numba, which is slow
 
         spec = self.estimate(scale)
@@ -115,8 +108,7 @@ def named_shapes() -> tuple[SyntheticSource, ...]:
 class UniformSource:
     """Random float32 features ``[scale × rows, width]``, no edges; every row is a training node.
 
-    The time of a data path on such a table depends on the path alone: no sampler takes time, and no
-    row recurs as a hub does. The sensors of a GPU are checked against it.
+    So a data path's time depends on the path alone: there is no sampler, and no hub.
     """
 
     name: str = "uniform"
@@ -144,8 +136,7 @@ class UniformSource:
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
         spec = self.estimate(scale)
-        rows = spec.num_nodes
-        none = np.empty(0, np.int64)
+        rows, none = spec.num_nodes, np.empty(0, np.int64)
         with DatasetWriter(folder, spec) as writer:
             writer.write_columns([(np.zeros(rows, np.int64), none)])
             writer.write_splits(np.arange(rows), none, none)
@@ -162,7 +153,6 @@ def uniform_sources() -> tuple[UniformSource, ...]:
 
 
 def _write_random(writer: DatasetWriter, progress: Progress) -> None:
-    """Write labels and features."""
     spec = writer.spec
     writer.write_labels(generated.random_labels(spec.num_nodes, spec.num_classes, _SEED))
     sizes = spec.num_nodes, spec.feature_dim, spec.feature_dtype

@@ -47,13 +47,9 @@ class BadArrayError(DatasetError):
 class DatasetWriter:
     """Write one dataset folder: a context manager that publishes the folder at its end.
 
-    Each of :meth:`write_columns`, :meth:`write_features`, :meth:`write_labels` and
-    :meth:`write_splits` is called once, in any order. The writer replaces an existing dataset and
-    refuses any other existing folder. A second writer of the same folder waits for the first.
-
-    Args:
-        folder: the dataset's folder, e.g. from ``dataset_folder``.
-        spec: its sizes. ``num_edges`` may be an estimate: the written number replaces it.
+    Each ``write`` method is called once, in any order. The writer replaces an existing dataset and
+    refuses any other existing folder. A second writer of the same folder waits for the first. The
+    written number of edges replaces that of ``spec``.
 
     Raises:
         BadArrayError: while writing, a value that is no node or class, or not finite.
@@ -103,12 +99,8 @@ class DatasetWriter:
     def write_columns(
         self, columns: Iterable[tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]]
     ) -> NDArray[np.int64]:
-        """Write a graph in runs of columns, without holding all of it; return the in-degrees.
-
-        Args:
-            columns: runs of columns in order: the number of in-neighbours of each (``[n]``), and
-                these in-neighbours one after the other (``[sum]``).
-        """
+        """Write a graph in runs of columns: the number of in-neighbours of each (``[n]``), and
+        these one after the other (``[sum]``); return the in-degrees."""
         degrees: list[NDArray[np.int64]] = []
 
         def indices() -> Iterable[NDArray[np.integer[Any]]]:
@@ -170,10 +162,8 @@ class DatasetWriter:
             _write_header(file, array, real, (0, *tail))
             for chunk in chunks:
                 if chunk.shape[1:] != tail:
-                    raise DatasetError(
-                        f"{self.folder}: {array} has rows of shape {chunk.shape[1:]}, expected "
-                        f"{tail}"
-                    )
+                    shapes = f"{chunk.shape[1:]}, expected {tail}"
+                    raise DatasetError(f"{self.folder}: {array} has rows of shape {shapes}")
                 values = np.ascontiguousarray(chunk, real)
                 self._check(array, values if array == "features" else chunk, length)
                 length += len(values)
@@ -203,8 +193,7 @@ class DatasetWriter:
 
     def _complete(self) -> None:
         """Add the spec, once every array has been written."""
-        missing = [array for array in ARRAYS if array not in self._files]
-        if missing:
+        if missing := [array for array in ARRAYS if array not in self._files]:
             raise DatasetError(f"{self.folder}: never written: {', '.join(missing)}")
         edges, notes = self._files["indices"].shape[0], (*self.spec.notes, *self._notes)
         spec = dataclasses.replace(self.spec, num_edges=edges, notes=notes)
