@@ -25,7 +25,7 @@ from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.models import TalliedModel
 from gatherbench.bench.run.part import PartWriter, read_part
-from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.table import file_of
 from gatherbench.bench.run.training_cost import COUNTED, Counted, training_cost
 from gatherbench.bench.sampling.knowledge import knowledge_of
@@ -78,7 +78,12 @@ _REQUESTS = (
     "request accounting over the epoch, less what a cache keeps of a row;"
     " the table begins at a page"
 )
-_VISITS = "count over the epoch, in the order in which rows are read; "
+#: By kind of page visits, the pages that are meant.
+_PLACES = {
+    "gpu_page_visits": f"registered memory, lines of {LINE_BYTES >> 10} KiB, and of ids as given"
+    f" pages of {PAGE_BYTES >> 10} KiB that a row reaches beyond its first",
+    "managed_page_visits": f"managed memory, pages of {MANAGED_PAGE_BYTES >> 10} KiB",
+}
 
 
 def count_sets(jobs: Sequence[Job], out: PartWriter) -> None:
@@ -244,15 +249,10 @@ def path_facts(path: DataPath) -> Iterator[Fact]:
         yield "fetch", "copy_engine_copies", "1", path.engine_copies, _OF_PATH, None
     for size, count in sorted((path.gpu_requests or {}).items()):
         yield "fetch", f"gpu_requests_{size}_bytes", "1", count, _REQUESTS, None
-    if path.gpu_page_visits is not None:
-        place = (
-            f"registered memory, lines of {LINE_BYTES >> 10} KiB, and of ids as given pages of"
-            f" {PAGE_BYTES >> 10} KiB that a row reaches beyond its first"
-        )
-        yield "fetch", "gpu_page_visits", "1", path.gpu_page_visits, _VISITS + place, None
-    if path.managed_page_visits is not None:
-        place = f"managed memory, pages of {MANAGED_PAGE_BYTES >> 10} KiB"
-        yield "fetch", "managed_page_visits", "1", path.managed_page_visits, _VISITS + place, None
+    for metric, place in _PLACES.items():
+        if (visits := getattr(path, metric)) is not None:
+            source = f"count over the epoch, in the order in which rows are read; {place}"
+            yield "fetch", metric, "1", visits, source, None
 
 
 def constant_rows(job: Job, strategy: Strategy, spec: DatasetSpec, known: Knowledge) -> list[Row]:
@@ -276,12 +276,7 @@ def _name(case: Case) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The counts of a case, or of its rank; empty without a file.
-
-    Attributes:
-        sets: by set, as they were written.
-        reason: why counts are missing.
-    """
+    """The counts of a case, or of its rank, by set; empty without a file, or for a ``reason``."""
 
     sets: list[dict[str, Any]]
     reason: str | None = None
@@ -322,12 +317,9 @@ class Counts:
         make = replace(job.rows, basis="declared")
         if self.reason is not None:
             yield make.missing(*PAYLOAD, _OF_PATH, self.reason, epoch=epoch)
-        for fact in self.sets[chosen]["rows"][_name(job.case)] if self.sets else ():
-            yield _row(make, fact, epoch)
-
-
-def _row(make: RowMaker, fact: Fact, epoch: int) -> Row:
-    stage, metric, unit, value, source, reason = fact
-    if value is None:
-        return make.missing(stage, metric, unit, source, reason, epoch=epoch)
-    return make.ok(stage, metric, unit, value, source, epoch)
+        facts = self.sets[chosen]["rows"][_name(job.case)] if self.sets else ()
+        for stage, metric, unit, value, source, reason in facts:
+            if value is None:
+                yield make.missing(stage, metric, unit, source, reason, epoch=epoch)
+            else:
+                yield make.ok(stage, metric, unit, value, source, epoch)

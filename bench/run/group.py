@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, cast
@@ -55,6 +55,13 @@ class Alone:
     def gathered(self, value: Any) -> list[Any]:
         """Return every rank's ``value``, by rank: JSON values, tuples as lists."""
         return [value]
+
+    def cores_of(self, node: int | None) -> tuple[int, int]:
+        """Return which part of a NUMA node's cores this rank takes, and of how many parts.
+
+        The ranks of a machine that are bound to one node, or to none, share its cores.
+        """
+        return 0, 1
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the model as it is called in training."""
@@ -101,11 +108,8 @@ class Together(Alone):
             timeout=timedelta(seconds=patience_s),
         )
         self.ranks: Ranks = ranks
-        self._device = device
-        self._model: nn.Module | None = None
-        self._begin = self._now()
-        self._entered: list[Mark] = []
-        self._left: list[Mark] = []
+        self._device, self._model = device, cast("nn.Module | None", None)
+        self._begin, self._entered, self._left = self._now(), list[Mark](), list[Mark]()
 
     def close(self) -> None:
         """Leave the group; the others go on without waiting."""
@@ -125,6 +129,12 @@ class Together(Alone):
         found = [torch.empty_like(mine, device=self._device) for _ in range(self.world)]
         dist.all_gather(found, mine.to(self._device))
         return [of.cpu() for of in found]
+
+    def cores_of(self, node: int | None) -> tuple[int, int]:
+        machine, nodes = self.ranks.machine, enumerate(self.gathered(node))
+        here = machine(self.rank)
+        peers = [rank for rank, of in nodes if of == node and machine(rank) == here]
+        return peers.index(self.rank), len(peers)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         self._model = model
@@ -188,21 +198,3 @@ class Together(Alone):
         for parameter in self._model.parameters() if self._model is not None else ():
             found.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
         return found.hexdigest()
-
-
-def cores_of_rank(group: Alone) -> Callable[[int | None], tuple[int, int]]:
-    """Return which part of a NUMA node's cores this rank takes, and of how many parts.
-
-    The ranks of a machine that are bound to one node, or to none, share its cores.
-    """
-
-    def part(node: int | None) -> tuple[int, int]:
-        ranks = group.ranks
-        if ranks is None:
-            return 0, 1
-        here = ranks.machine(ranks.rank)
-        nodes = enumerate(group.gathered(node))
-        peers = [rank for rank, of in nodes if of == node and ranks.machine(rank) == here]
-        return peers.index(ranks.rank), len(peers)
-
-    return part

@@ -11,6 +11,7 @@ only at MASTER_ADDR. Messages are JSON; nothing is unpickled.
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import json
 import math
@@ -77,8 +78,7 @@ def heard(store: Store, key: str, until: float = math.inf, *, last: bool = False
 
 
 def _connected(address: str, port: int, patience_s: float) -> Store:
-    patience = timedelta(seconds=patience_s)
-    return TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=patience)
+    return TCPStore(address, port, wait_for_workers=False, timeout=timedelta(seconds=patience_s))
 
 
 def store_of(meeting: Meeting, patience_s: float) -> Store:
@@ -171,13 +171,16 @@ class Group:
         where = (launch.address, launch.port)
         if launch.rank == 0 and not launch.served:
             family, _, _, _, address = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0]
+            if address[0] != launch.address and ipaddress.ip_address(address[0]).is_loopback:
+                raise LaunchError(
+                    f"{launch.address} is {address[0]} here, which no other machine reaches: set"
+                    " MASTER_ADDR to this machine's address on their network"
+                )
             # By itself the store would listen at every address of the machine.
             listener = socket.create_server((str(address[0]), launch.port), family=family)
+            listens = listener.detach()
             self._served = TCPStore(
-                *where,
-                is_master=True,
-                wait_for_workers=False,
-                master_listen_fd=listener.detach(),
+                *where, is_master=True, wait_for_workers=False, master_listen_fd=listens
             )
         store = _connected(*where, START_S)
         # A launcher may start several runs in turn, whose keys its store keeps.

@@ -67,30 +67,28 @@ def _measured(job: Job, out: PartWriter) -> str | None:
         RankError: a rank failed. Earlier measurements of the ranks are in ``out``.
         MachineLostError: another machine does not answer.
     """
-    here = len(job.here)
+    here, cores = len(job.here), len(os.sched_getaffinity(0))
     if job.device == "cuda" and torch.cuda.device_count() < here:  # by NVML, without a context
         return f"no_device: {here} GPUs are asked for and {torch.cuda.device_count()} are here"
-    cores = len(os.sched_getaffinity(0))
     if job.device == "cpu" and here > RANKS_A_CORE * cores:
         return f"unsupported: {here} ranks on {cores} cores would only take turns"
     torch.set_num_threads(1)  # a team of OpenMP threads does not survive the forks: they would hang
     strategy = build(job.case.strategy, job.case.params)
     kind = table_kind(strategy, torch.device(job.device), job.case.workload.gpus)
     # A fork cannot use managed memory: each rank loads its own.
-    dataset = open_dataset(job.dataset)
-    table = None if kind == "managed" else load_table(dataset, kind)
-    folder = ranks_folder(job.part)
+    table = None if kind == "managed" else load_table(open_dataset(job.dataset), kind)
+    folder, meeting = ranks_folder(job.part), job.meeting
     shutil.rmtree(folder, ignore_errors=True)  # of a case that was cut off
     folder.mkdir(mode=0o700)
-    use_one_network(job.meeting)
+    use_one_network(meeting)
     killed = _launched(job, table, folder)
-    if job.meeting is not None and job.meeting.machine:
+    if meeting is not None and meeting.machine:
         if killed:
             raise RankError("; ".join(killed))
         return None
     try:
-        if job.meeting is not None:
-            killed += collect_parts(job.meeting, job.part)
+        if meeting is not None:
+            killed += collect_parts(meeting, job.part)
         return _fold(job, killed, out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -130,31 +128,29 @@ def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: 
     """Run the process of one rank."""
     die_with_parent(launcher)
     world, here = job.case.workload.gpus, job.here
-    ranks = Ranks(rank, world, len(here))
     os.environ["LOCAL_WORLD_SIZE"] = str(len(here))  # for a path that uses torch's group
     if job.device == "cuda":
         # One GPU per process, so that "cuda" is the rank's own, for meters and driver calls too.
         named, local = os.environ.get("CUDA_VISIBLE_DEVICES"), here.index(rank)
         os.environ["CUDA_VISIBLE_DEVICES"] = named.split(",")[local] if named else str(local)
     mine = replace(job, rank=rank, trace=rank_trace(job.trace, rank))
+    # The case must end before its time limit.
+    patience_s = min(PATIENCE_S, job.measure.timeout_s / 2)
     with closing(PartWriter(rank_part(job.part, rank))) as out:
         begin = time.perf_counter()
         try:
-            # The case must end before its time limit. After a failure the group stays open: closing
-            # would break the others before this one has reported its error.
-            patience_s = min(PATIENCE_S, job.measure.timeout_s / 2)
             if job.meeting is None:
                 store: Store = FileStore(str(folder / "store"), world)
                 store.set_timeout(timedelta(seconds=patience_s))
             else:
                 store = store_of(job.meeting, patience_s)
+            ranks = Ranks(rank, world, len(here))
             group = Together(torch.device(job.device), ranks, store, patience_s)
             if len(set(map(tuple, group.gathered((mine.identity, mine.run.commit))))) > 1:
                 raise RanksDisagreeError(
                     "the ranks have other minibatches, or other code, than each other"
                 )
-            right = measure_block(Block("measure", (mine,)), out, table, group)
-            if right:
+            if measure_block(Block("measure", (mine,)), out, table, group):
                 group.gathered(None)  # all leave together
                 group.close()
                 return
@@ -163,6 +159,7 @@ def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: 
         except Exception as error:
             traceback.print_exc()
             out.end(mine.rows, "failed", words_of(error), time.perf_counter() - begin)
+        # The group stays open: closing would break the others before this one's error is reported.
         time.sleep(_LINGER_S)
         os._exit(1)  # threads of a broken group may wait forever
 
@@ -182,14 +179,15 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
     ends = {rank: one for rank, part in enumerate(parts) for one in part if one["kind"] == "end"}
     failed = [rank for rank, end in ends.items() if end["status"] == "failed"]
     silent = ", ".join(str(rank) for rank in range(len(parts)) if rank not in ends)
+    if not killed and failed:
+        first = min(failed, key=lambda rank: ends[rank]["at"])
+        words = textwrap.shorten(str(ends[first]["reason"]), _WORDS)
+        rest = f"; rank {silent} said nothing" if silent else ""
+        killed = [f"rank {first}: {words}{rest}"]
+    elif not killed and silent:
+        killed = [f"rank {silent} ended without a word"]
     if killed:
         raise RankError("; ".join(killed))
-    if failed:
-        first = min(failed, key=lambda rank: ends[rank]["at"])
-        reason = textwrap.shorten(str(ends[first]["reason"]), _WORDS)
-        raise RankError(f"rank {first}: {reason}" + f"; rank {silent} said nothing" * bool(silent))
-    if silent:
-        raise RankError(f"rank {silent} ended without a word")
     skipped = next((end["reason"] for end in ends.values() if end["status"] == "skipped"), None)
     if skipped is None:
         slowest = joined(rows, out)

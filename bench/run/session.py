@@ -18,7 +18,7 @@ from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.run.captured import CapturedTrainer, StepInputs
 from gatherbench.bench.run.counting import Counts
 from gatherbench.bench.run.epoch_minibatches import Epochs
-from gatherbench.bench.run.group import ALONE, Alone, cores_of_rank
+from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.models import Trainer, build_model
 from gatherbench.bench.run.sensor_check import gpu_under_test
@@ -63,8 +63,8 @@ class Session:
         to spin after each operation on the cores that gather and sample, 5 to 11 of 16 on the host
         of an H200.
         """
-        plan, part_of = self._job.measure, cores_of_rank(self.group)
-        binding = bind_case(self.device, plan.threads, plan.numa, part_of=part_of)
+        plan = self._job.measure
+        binding = bind_case(self.device, plan.threads, plan.numa, part_of=self.group.cores_of)
         on_gpu = self.device.type == "cuda"
         torch.set_num_threads(1 if on_gpu else len(os.sched_getaffinity(0)))
         return binding

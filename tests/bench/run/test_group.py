@@ -16,7 +16,7 @@ from gatherbench.bench.run import group as group_module
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import session as session_module
 from gatherbench.bench.run.epoch_minibatches import Epochs
-from gatherbench.bench.run.group import Alone, RanksDisagreeError, Together, cores_of_rank
+from gatherbench.bench.run.group import Alone, RanksDisagreeError, Together
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import RowMaker
@@ -146,8 +146,8 @@ def test_what_a_step_sends_is_what_is_learnt():
     ],
 )
 def test_ranks_of_one_node_share_its_cores(rank, node, others, part):
-    assert cores_of_rank(Told(Ranks(rank, 4, 2), *others))(node) == part
-    assert cores_of_rank(Alone())(1) == (0, 1), "one process has all"
+    assert Told(Ranks(rank, 4, 2), *others).cores_of(node) == part
+    assert Alone().cores_of(1) == (0, 1), "one process has all"
 
 
 class Twin(Told):

@@ -178,6 +178,12 @@ def test_a_port_that_a_stranger_has_is_refused_by_name():
     assert f"cannot meet at 127.0.0.1:{taken}: " in str(refused.value)
 
 
+def test_an_address_that_no_other_machine_reaches_is_refused():
+    group = Group(Launch("srun", 0, 2, 0, 1, "localhost", port()))
+    with pytest.raises(LaunchError, match="localhost is .* here, which no other machine"), group:
+        pass
+
+
 def measuring(process: subprocess.Popen[str], folder: Path, what: str = "rank?.jsonl") -> None:
     """Wait until the ranks below a process have measured an epoch."""
     until = time.monotonic() + 400
