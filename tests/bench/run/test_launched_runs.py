@@ -180,7 +180,7 @@ def test_a_port_that_a_stranger_has_is_refused_by_name():
 
 def test_an_address_that_no_other_machine_reaches_is_refused():
     group = Group(Launch("srun", 0, 2, 0, 1, "localhost", port()))
-    with pytest.raises(LaunchError, match="localhost is .* here, which no other machine"), group:
+    with pytest.raises(LaunchError, match=r"localhost is .* here, which no other machine"), group:
         pass
 
 
