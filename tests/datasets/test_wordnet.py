@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gatherbench.datasets import wordnet
 from gatherbench.datasets.dataset import GraphDataset
+from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import open_dataset
 from gatherbench.datasets.wordnet.source import RELATIONS, WordnetSource, gloss_features
 from tools.convert_wordnet import FEATURE_DIM, content_sha256, convert, main, split_of, word_slot
@@ -63,10 +64,6 @@ def database(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def prepared(wordnet_root: Path) -> GraphDataset:
     return open_dataset(wordnet_root / "wordnet")
-
-
-def ignore(_what: str, _fraction: float) -> None:
-    pass
 
 
 def test_the_format_is_read(database):
@@ -202,7 +199,7 @@ def test_the_features_are_the_known_bits(prepared):
 def test_features_sum_signed_words(glosses):
     counts = np.array([len(words) for words in glosses], np.uint16)
     slots = np.array([word_slot(w) for words in glosses for w in words], np.uint16)
-    table = np.concatenate(list(gloss_features(counts, slots, ignore)))
+    table = np.concatenate(list(gloss_features(counts, slots, silent)))
     assert table.shape == (len(glosses), FEATURE_DIM)
     for row, words in zip(table, glosses, strict=True):
         expected = np.zeros(FEATURE_DIM)
