@@ -27,11 +27,11 @@ from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.plan.workload import workload_names
 from gatherbench.bench.read.check import RunError, check
 from gatherbench.bench.read.noise import noise_of
-from gatherbench.bench.run.agreement import STILL_RIGHT, among, right_in, strays_in
-from gatherbench.bench.run.columns import CASE_KEYS, CASES, ENDED, EPOCH_KEYS, KNOWN, Column
+from gatherbench.bench.run.agreement import STILL_RIGHT, among, judged, right_in, strays_in
+from gatherbench.bench.run.columns import CASE_KEYS, EPOCH_KEYS, KNOWN, Column
 from gatherbench.bench.run.frames import Frames
 from gatherbench.bench.run.guards import is_running
-from gatherbench.bench.run.lines import frames_of
+from gatherbench.bench.run.lines import frames_of, rows_in
 from gatherbench.bench.run.part import CaseId
 from gatherbench.bench.run.rows import SERIES, Row, table_of
 from gatherbench.bench.run.store import SAMPLE_COLUMNS, RunStore
@@ -406,21 +406,12 @@ def of_measured(run: Run, table: pd.DataFrame) -> pd.DataFrame:
 
 def _judged(frames: Frames) -> Frames:
     """Return the tables, with cases marked failed that train unlike others of their workload."""
-    strayed = strays_in(frames)
-    cases, reasons = frames.cases.copy(), frames.reasons
+    cases = frames.cases.copy()
     cases["reason"] = cases["reason"].mask(
         cases["status"].isin(("failed", "skipped")) & cases["reason"].isna(), "no reason was given"
     )
-    for case, why in strayed.items():
-        mine = among(cases, {case}) & cases["status"].notna().to_numpy()
-        cases.loc[mine, ["status", "reason"]] = ["failed", why]
-        cases.loc[mine, ENDED.name] = np.nan
-        training = cases.loc[mine & (cases["rank"] < 0), list(set(reasons) & set(cases))]
-        training = training.assign(epoch=-1, table=CASES, column="check_training", source=None)
-        reasons = pd.concat([reasons, training.assign(reason=f"failed: {why}")], ignore_index=True)
-    if strayed:
-        cases["check_training"] = cases.get("check_training", np.nan)
-    return replace(frames, cases=cases, reasons=reasons)
+    frames = replace(frames, cases=cases)
+    return frames_of(judged([*rows_in(frames)])) if strays_in(frames) else frames
 
 
 def _of_right(frames: Frames, right: Collection[CaseId]) -> pd.DataFrame:
