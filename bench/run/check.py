@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -121,35 +121,23 @@ class RowChecker:
         self.device, self.draw, self._table = device, Random(), table
         self.kept_bytes = min(_KEPT_BYTES, int(_KEPT_SHARE * available_bytes()))
 
-    def spots(
-        self, batches: int, when: str, first: Callable[[], None] | None = None
-    ) -> AbstractContextManager[Watch]:
-        """Do as :meth:`everything`, for a few rows of some of so many minibatches."""
-        drawn = set(self.draw.sample(range(batches), min(SPOT_BATCHES, batches)))
-        return self.everything(when, first, drawn.__contains__, SPOT_ROWS)
-
-    @contextmanager
-    def everything(
-        self,
-        when: str,
-        first: Callable[[], None] | None = None,
-        chosen: Callable[[int], bool] = lambda _number: True,
-        rows: int | None = None,
-    ) -> Iterator[Watch]:
+    def everything(self, when: str, first: Callable[[], None] | None = None) -> EpochCheck:
         """Watch all rows of every minibatch; the block ends with the comparison.
 
         Args:
             first: called once rows have been fetched, and before any is compared: comparing reads
                 the table, through the page cache if it is in a file.
-            chosen: the minibatches that are checked, and of each about so many ``rows``.
 
         Raises:
             WrongRowsError: on leaving the block; it gives ``when``, and the minibatch, the row
                 and the column of the first difference.
         """
-        check = _EpochCheck(self, when, first, chosen, rows)
-        yield check
-        check.compare()
+        return EpochCheck(self, when, first)
+
+    def spots(self, batches: int, when: str, first: Callable[[], None] | None = None) -> EpochCheck:
+        """Do as :meth:`everything`, for a few rows of some of so many minibatches."""
+        drawn = self.draw.sample(range(batches), min(SPOT_BATCHES, batches))
+        return EpochCheck(self, when, first, frozenset(drawn), SPOT_ROWS)
 
     def compare(self, seen: _KeptRows) -> None:
         """
@@ -174,40 +162,45 @@ class RowChecker:
 
 
 @dataclass
-class _EpochCheck(Watch):
-    """The rows of one epoch for a checker, which compares them at its end or if memory is short."""
+class EpochCheck(Watch):
+    """Keeps rows of one epoch, and compares them at its end, or before if memory is short.
 
-    _checker: RowChecker
-    _when: str
-    _first: Callable[[], None] | None
-    _chosen: Callable[[int], bool]
-    _rows: int | None
+    Those of each minibatch, or of the ``chosen`` ones, of each of which about so many ``rows``.
+    """
 
-    def __post_init__(self) -> None:
-        self._kept, self._begin = list[_KeptRows](), self._checker.draw.randrange(2)
+    checker: RowChecker
+    when: str
+    first: Callable[[], None] | None = None
+    chosen: frozenset[int] | None = None
+    rows: int | None = None
+
+    def __enter__(self) -> Self:
+        self._kept, self._begin = list[_KeptRows](), self.checker.draw.randrange(2)
         #: The rows of a minibatch that are checked, and their ids before a path had them.
         self._handed: dict[int, tuple[range, Tensor]] = {}
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.compare()
 
     def handed(self, number: int, ids: Tensor) -> None:
-        if self._chosen(number):
-            stride = max(1, len(ids) // self._rows) if self._rows else 1
-            numbers = range(self._checker.draw.randrange(stride), len(ids), stride)
+        if self.chosen is None or number in self.chosen:
+            stride = max(1, len(ids) // self.rows) if self.rows else 1
+            numbers = range(self.checker.draw.randrange(stride), len(ids), stride)
             self._handed[number] = numbers, ids[numbers.start :: stride].clone()
 
     def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
         if (why := not_plain(x)) is not None:
-            raise WrongRowsError(f"{self._where(number)}: {why}")
+            raise WrongRowsError(f"minibatch {number} of the trace, {self.when}: {why}")
         handed = self._handed.pop(number, None)
         return nullcontext() if handed is None else self._keep(number, ids, x, *handed)
-
-    def _where(self, number: int) -> str:
-        return f"minibatch {number} of the trace, {self._when}"
 
     @contextmanager
     def _keep(
         self, number: int, ids: Tensor, x: Tensor, numbers: range, before: Tensor
     ) -> Iterator[None]:
-        device = self._checker.device
+        device = self.checker.device
         if x.device.type != device.type:
             raise WrongRowsError(f"minibatch {number} lies on {x.device}, not {device}")
         late = (self._begin + number) % 2
@@ -215,20 +208,22 @@ class _EpochCheck(Watch):
             yield
         left = ids[numbers.start :: numbers.step].clone()
         copy = x[numbers.start :: numbers.step].clone(memory_format=torch.contiguous_format)
-        self._kept.append(_KeptRows(self._where(number), numbers, before, left, copy))
+        self._kept.append(
+            _KeptRows(f"minibatch {number} of the trace, {self.when}", numbers, before, left, copy)
+        )
         if not late:
             del x  # the step frees it, as without a check
             yield
-        if sum(seen.rows.nbytes for seen in self._kept) > self._checker.kept_bytes:
+        if sum(seen.rows.nbytes for seen in self._kept) > self.checker.kept_bytes:
             self.compare()
 
     def compare(self) -> None:
         """Compare all rows that were kept."""
-        if self._first is not None:
-            self._first()
-            self._first = None
+        if self.first is not None:
+            self.first()
+            self.first = None
         for seen in self._kept:
-            self._checker.compare(seen)
+            self.checker.compare(seen)
         self._kept.clear()
 
 
