@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from gatherbench import plugins
 from gatherbench.bench.cli import app
 from gatherbench.bench.meters import registry as meters
-from gatherbench.bench.meters.recorder import Recorder
+from gatherbench.bench.meters.base import Recorder
 from gatherbench.bench.plan.plan import Plan, PlanError
 from gatherbench.bench.run.rows import table_of
 from gatherbench.bench.run.store import RunStore

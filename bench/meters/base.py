@@ -1,12 +1,17 @@
-"""Define a meter: it reports a value or a reason for a window from ``begin`` to ``end``."""
+"""A meter reports a value or a reason for a window; a recorder nests the windows of several.
+
+A driver that has lost its device may answer with nonsense, which costs the run that number, or with
+an error, which costs that meter's numbers. The case's time limit ends a call that never returns.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
+from gatherbench.outside import words_of
 from gatherbench.reason import Reason
 
 #: Units of readings and rows: SI base units.
@@ -27,8 +32,7 @@ class Meter(ABC):
         units: of every metric that it may report, by name.
         lost: the information that a run lacks without it.
         trust: why its numbers are trustworthy.
-        sources: the source of a metric in the last window, if it differs from the meter's
-        summary.
+        sources: the source of a metric in the last window, if it differs from the summary.
         series: a polled metric over time in the last window.
     """
 
@@ -65,15 +69,69 @@ class Reading:
     series: Series = ()
 
 
+class Recorder:
+    """Open the meters' windows in the given order and close them in the reverse order.
+
+    If a meter raises, each of its metrics is a reading with a reason of kind ``failed``; the other
+    meters and the run go on. The recorder may be entered again: each time is a new window.
+
+    Attributes:
+        readings: those of the last closed window, in the order of the meters.
+    """
+
+    def __init__(self, meters: Sequence[Meter]) -> None:
+        self._meters = tuple(meters)
+        self.readings: tuple[Reading, ...] = ()
+
+    def __enter__(self) -> Self:
+        self._broken: dict[Meter, str] = {}
+        for meter in self._meters:
+            try:
+                meter.begin()
+            except Exception as error:
+                self._broken[meter] = f"begin raised {words_of(error)}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        seen = [self._readings(meter) for meter in reversed(self._meters)]
+        self.readings = tuple(reading for readings in reversed(seen) for reading in readings)
+
+    def _readings(self, meter: Meter) -> list[Reading]:
+        if meter not in self._broken:
+            try:
+                return closed(meter)
+            except Exception as error:
+                self._broken[meter] = f"end raised {words_of(error)}"
+        source, reason = f"meter {meter.name}", Reason("failed", self._broken[meter])
+        return [Reading(metric, unit, None, source, reason) for metric, unit in meter.units.items()]
+
+
+def closed(meter: Meter) -> list[Reading]:
+    """Close a meter's window; return its readings.
+
+    Raises:
+        ValueError: it reports an undeclared metric, or an unknown unit.
+    """
+    readings = []
+    for metric, answer in meter.end().items():
+        unit = meter.units.get(metric)
+        if unit not in UNITS:
+            raise ValueError(f"{metric} is declared with the unit {unit!r}, none of {UNITS}")
+        source, series = meter.sources.get(metric, meter.summary), meter.series.get(metric, ())
+        value, reason = (None, answer) if isinstance(answer, Reason) else (float(answer), None)
+        if value and not LEAST <= value <= MOST:
+            value, reason = None, Reason("failed", f"the sensor said {answer}")
+        readings.append(Reading(metric, unit, value, source, reason, () if reason else series))
+    return readings
+
+
 def change(before: float | Reason, after: float | Reason) -> float | Reason:
     """Return the difference of a counter between two readings, or the reason for none."""
     if isinstance(after, Reason):
         return after
     if isinstance(before, Reason):
         return before
-    if after < before:
-        return Reason("failed", "the counter went backwards")
-    return after - before
+    return after - before if after >= before else Reason("failed", "the counter went backwards")
 
 
 def sampled(source: str, samples: int, period_s: float) -> str:

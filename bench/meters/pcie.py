@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from gatherbench.bench.machine import nvml as pynvml
 from gatherbench.bench.machine.pcie import UnknownLinkError, fastest_rate, raw_rate
 from gatherbench.bench.meters.base import Meter, Series, Window, sampled
@@ -29,7 +31,7 @@ from gatherbench.bench.meters.nvml_device import (
     gpm_metrics,
     no_gpu_reason,
 )
-from gatherbench.bench.meters.poller import COST_SOURCE, Polled, Poller, Wrapping
+from gatherbench.bench.meters.poller import COST_SOURCE, Poller, Wrapping
 from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
 DIRECTIONS = ("host_to_device", "device_to_host")
@@ -81,17 +83,20 @@ class PcieSource(ABC):
     def _read(self) -> Any:
         """Take one reading."""
 
+    @abstractmethod
+    def _series(self, samples: Sequence[Any]) -> Sequence[Series | Reason]:
+        """Return the bytes of each direction over time."""
+
     def begin(self) -> None:
         """Open a window."""
         self._opened_s = time.time()
         self._poller.start()
 
-    @abstractmethod
     def end(self) -> Traffic:
         """Close the window and return its traffic."""
-
-    def _traffic(self, polled: Polled[Any], answers: Sequence[Series | Reason] | Reason) -> Traffic:
-        both = (answers, answers) if isinstance(answers, Reason) else answers
+        polled = self._poller.stop()
+        answers = polled.error or answer_or_reason(lambda: self._series(polled.samples))
+        both = [answers] * 2 if isinstance(answers, Reason) else answers
         return Traffic(both, len(polled.samples), polled.cost)
 
 
@@ -106,8 +111,7 @@ class FieldCounters(PcieSource):
         super().__init__(device)
         self._ids = tuple(getattr(pynvml, name) for name in self.sources)
         for answer in device.fields(*self._ids):
-            if isinstance(answer.value, Reason):
-                why = answer.value
+            if isinstance(why := answer.value, Reason):
                 if why.kind == "unsupported":
                     why = replace(why, remedy=f"{why.remedy} (NVIDIA driver 555 or later)")
                 raise SensorUnavailableError(why)
@@ -120,25 +124,21 @@ class FieldCounters(PcieSource):
         """Return the driver's unparsed answers, and the time after the call."""
         return self._device.answers(*self._ids), time.time()
 
-    def end(self) -> Traffic:
-        polled = self._poller.stop()
-        answers = polled.error or [self._series(i, polled.samples) for i in range(len(self._ids))]
-        return self._traffic(polled, answers)
+    def _series(self, samples: Sequence[tuple[Any, float]]) -> Sequence[Series | Reason]:
+        return [answer_or_reason(lambda i=i: self._totals(i, samples)) for i in range(2)]  # type: ignore[misc]
 
-    def _series(self, number: int, samples: Sequence[tuple[Any, float]]) -> Series | Reason:
+    def _totals(self, number: int, samples: Sequence[tuple[Any, float]]) -> Series:
         counts = []
         for answers, called_s in samples:
-            found = field_value(answers[number])
-            if isinstance(found.value, Reason):
-                return found.value
+            field = field_value(answers[number])
+            if isinstance(field.value, Reason):
+                raise SensorUnavailableError(field.value)
             # Without a stamp of the driver, use the time of the call.
-            counts.append((called_s if found.taken_s is None else found.taken_s, int(found.value)))
-        series = answer_or_reason(lambda: self._counter.accumulate(counts))
-        if isinstance(series, Reason):
-            return series
+            counts.append((called_s if field.taken_s is None else field.taken_s, int(field.value)))
+        series = self._counter.accumulate(counts)
         if len(series) == 1:
             cause = "the driver did not refresh the counter"
-            return Reason("too_short", cause, "use longer epochs")
+            raise SensorUnavailableError(Reason("too_short", cause, "use longer epochs"))
         return tuple((time_s - self._opened_s, float(count)) for time_s, count in series)
 
 
@@ -165,25 +165,25 @@ class Gpm(PcieSource):
 
     def __init__(self, device: NvmlDevice) -> None:
         super().__init__(device)
+        self._snapshots: list[Any] = []
         if not device.gpm_supported():
             cause = "this GPU has no performance metrics"
             raise SensorUnavailableError(unsupported(cause, "they begin with Hopper"))
 
     def _read(self) -> Snapshot:
-        return time.monotonic(), self._device.gpm_sample()
+        at_s, snapshot = time.monotonic(), self._device.gpm_sample()
+        self._snapshots.append(snapshot)
+        return at_s, snapshot
+
+    def _series(self, samples: Sequence[Snapshot]) -> Sequence[Series | Reason]:
+        return gpm_traffic(chain(samples))
 
     def end(self) -> Traffic:
-        polled = self._poller.stop()
         try:
-            answers: Sequence[Series | Reason] | Reason
-            if polled.error is not None:
-                answers = polled.error
-            else:
-                answers = answer_or_reason(lambda: gpm_traffic(chain(polled.samples)))
+            return super().end()
         finally:
-            for _, sample in polled.samples:
-                pynvml.nvmlGpmSampleFree(sample)
-        return self._traffic(polled, answers)
+            while self._snapshots:
+                pynvml.nvmlGpmSampleFree(self._snapshots.pop(0))
 
 
 def chain(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
@@ -192,19 +192,17 @@ def chain(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
     Raises:
         SensorUnavailableError: the edges are closer than that.
     """
-    first, *inner, last = snapshots
-    length_s = last[0] - first[0]
-    if length_s < SHORTEST_GPM_S:
+    kept, (end_s, _) = [snapshots[0]], snapshots[-1]
+    if (length_s := end_s - kept[0][0]) < SHORTEST_GPM_S:
         cause = (
             f"a window of {length_s:.2g} s is shorter than the {SHORTEST_GPM_S:g} s that these"
             " metrics need"
         )
         raise SensorUnavailableError(Reason("too_short", cause, "use longer epochs"))
-    kept = [first]
-    for snapshot in inner:
-        if snapshot[0] - kept[-1][0] >= SHORTEST_GPM_S <= last[0] - snapshot[0]:
+    for snapshot in snapshots[1:-1]:
+        if snapshot[0] - kept[-1][0] >= SHORTEST_GPM_S <= end_s - snapshot[0]:
             kept.append(snapshot)
-    return [*kept, last]
+    return [*kept, snapshots[-1]]
 
 
 def gpm_traffic(snapshots: Sequence[Snapshot]) -> list[Series | Reason]:
@@ -216,22 +214,19 @@ def gpm_traffic(snapshots: Sequence[Snapshot]) -> list[Series | Reason]:
         SensorUnavailableError: NVML refuses.
     """
     metrics = (pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC, pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC)
-    intervals = list(itertools.pairwise(snapshots))
-    rates = [gpm_metrics(early, late, metrics) for (_, early), (_, late) in intervals]
-    begin_s = snapshots[0][0]
-    found: list[Series | Reason] = []
-    for mib_per_s in zip(*rates, strict=True):
-        series, total = [(0.0, 0.0)], 0.0
-        for ((early_s, _), (late_s, _)), rate in zip(intervals, mib_per_s, strict=True):
-            total += rate * MIB * (late_s - early_s)
-            series.append((late_s - begin_s, total))
-        zeros = sum(rate == 0 for rate in mib_per_s)
-        if zeros:
-            cause = f"the metric came back as 0 for {zeros} of {len(intervals)} intervals"
-            found.append(unsupported(cause, "a driver fault, run again"))
+    times = np.array([at_s for at_s, _ in snapshots])
+    intervals = itertools.pairwise(snapshot for _, snapshot in snapshots)
+    rates = np.array([gpm_metrics(early, late, metrics) for early, late in intervals])  # MiB/s
+    totals = np.cumsum(rates * MIB * np.diff(times)[:, None], axis=0)
+    answers: list[Series | Reason] = []
+    for rate, total in zip(rates.T, totals.T, strict=True):
+        if zeros := int((rate == 0).sum()):
+            cause = f"the metric came back as 0 for {zeros} of {len(rate)} intervals"
+            answers.append(unsupported(cause, "a driver fault, run again"))
         else:
-            found.append(tuple(series))
-    return found
+            series = zip((times - times[0]).tolist(), [0.0, *total.tolist()], strict=True)
+            answers.append(tuple(series))
+    return answers
 
 
 #: The sources, in the order in which they are tried.

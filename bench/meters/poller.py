@@ -6,6 +6,7 @@ the caller's; the polling thread adds those in between.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gatherbench.outside import words_of
-from gatherbench.reason import Kind, Reason, ReasonError, SensorUnavailableError, unsupported
+from gatherbench.reason import Kind, Reason, ReasonError, SensorUnavailableError
 
 T = TypeVar("T")
 NEVER_OPENED = Reason("failed", "the window was never opened")
@@ -25,12 +26,7 @@ class Polled(Generic[T]):
 
     samples: list[T]  # in the order of time, the window's edges included
     error: Reason | None  # an error; earlier samples are kept
-    cpu_s: float = 0.0  # core-seconds that the thread used
-
-    @property
-    def cost(self) -> float | Reason:
-        """The polling thread's CPU time, by ``time.thread_time``. Units: s."""
-        return NEVER_OPENED if self.error is NEVER_OPENED else self.cpu_s
+    cost: float | Reason = 0.0  # core-seconds of the polling thread
 
 
 COST_SOURCE = "time.thread_time of the polling thread"
@@ -56,7 +52,7 @@ class Poller(Generic[T]):
     def stop(self) -> Polled[T]:
         """Close the window and return its result."""
         if self._thread is None:
-            return Polled([], NEVER_OPENED)
+            return Polled([], NEVER_OPENED, NEVER_OPENED)
         self._done.set()
         self._thread.join()
         self._thread = None
@@ -105,21 +101,19 @@ class Wrapping:
         """
         if not counts:
             raise _refused("too_short", f"{self.name} was never read", "use longer epochs")
-        last_s, last = counts[0]
-        series = [(last_s, 0)]
-        for time_s, value in counts[1:]:
-            gap_s = time_s - last_s
+        series = [(counts[0][0], 0)]
+        for (last_s, last), (time_s, value) in itertools.pairwise(counts):
+            gap_s, more = time_s - last_s, (value - last) % self.modulus
+            if gap_s == 0 == more:
+                continue
             if gap_s < 0:
                 raise _refused("failed", f"the time of {self.name} went backwards", "set no clock")
-            if gap_s == 0 and value == last:
-                continue
             if gap_s * self.most_per_s >= self.modulus:
                 cause = (
                     f"{gap_s:.3g} s between two readings of {self.name}, which can start anew"
                     f" every {self.modulus / self.most_per_s:.3g} s"
                 )
-                raise SensorUnavailableError(unsupported(cause, "leave a core free"))
-            more = (value - last) % self.modulus
+                raise _refused("unsupported", cause, "leave a core free")
             # Twice as much, as the stamp may be slightly before or after the reading.
             if more > 2 * self.most_per_s * max(gap_s, self.stamp_s):
                 cause = (
@@ -128,7 +122,6 @@ class Wrapping:
                 )
                 raise _refused("failed", cause)
             series.append((time_s, series[-1][1] + more))
-            last_s, last = time_s, value
         return series
 
 

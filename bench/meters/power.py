@@ -9,11 +9,11 @@ Measurements", arXiv 2312.02741): the counter may use the same sensor, so repeat
 from __future__ import annotations
 
 import functools
+import operator
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 from gatherbench.bench.machine import nvml as pynvml
 from gatherbench.bench.meters.base import Meter, Series, Window, change, sampled
@@ -26,8 +26,6 @@ from gatherbench.bench.meters.nvml_device import (
 )
 from gatherbench.bench.meters.poller import COST_SOURCE, NEVER_OPENED, Polled, Poller
 from gatherbench.reason import Reason
-
-T = TypeVar("T")
 
 #: Shortest window of the energy counter: in 10 s its period of 0.1 s is 1 % at each edge.
 SHORTEST_ENERGY_WINDOW_S = 10.0
@@ -42,6 +40,7 @@ _USAGE = (
     "mean of nvmlDeviceGetPowerUsage, itself a mean over 1 s on GPUs since Ampere but for GA100;"
     " the driver has no NVML_FI_DEV_POWER_INSTANT"
 )
+_CLOCK = "nvmlDeviceGetClockInfo SM"
 _NO_POWER = Reason("failed", "the power sensor says 0 W; a GPU that answers draws some")
 _NEVER_READ = Reason("too_short", "the sensor was never read", "use longer epochs")
 _TOO_SHORT_FOR_ENERGY = Reason(
@@ -55,8 +54,7 @@ _STOOD_STILL = Reason(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """The GPU's sensors at one time: each has a value, or a reason for none."""
 
     time_s: float
@@ -66,6 +64,23 @@ class Sample:
     clock_hz: float | Reason
     slowed_by: tuple[str, ...] | Reason
     power_source: str = POWER
+
+
+#: Columns that are polled: unit, sensor of :class:`Sample`, its value for a window, and source.
+_POLLED: dict[str, tuple[str, str, Callable[[list[Any]], float], str]] = {
+    "gpu_power": ("W", "power_w", statistics.fmean, POWER),
+    "gpu_power_average": (
+        *("W", "average_w", operator.itemgetter(-1)),
+        "NVML_FI_DEV_POWER_AVERAGE at the window's end",
+    ),
+    "gpu_temperature": ("K", "temperature_k", max, "highest nvmlDeviceGetTemperature"),
+    "gpu_clock": ("Hz", "clock_hz", statistics.fmean, f"mean of {_CLOCK}"),
+    "gpu_clock_lowest": ("Hz", "clock_hz", min, f"lowest {_CLOCK}"),
+    "gpu_slowed": (
+        *("1", "slowed_by", lambda causes: statistics.fmean(map(bool, causes))),
+        "share of samples with nvmlDeviceGetCurrentClocksEventReasons",
+    ),
+}
 
 
 def look(device: NvmlDevice) -> Sample:
@@ -83,15 +98,8 @@ def look(device: NvmlDevice) -> Sample:
         usage = answer_or_reason(device.power_w)
         if not isinstance(usage, Reason):
             power, source = usage or _NO_POWER, _USAGE
-    return Sample(
-        now_s,
-        power,
-        _watts(average),
-        answer_or_reason(device.temperature_k),
-        answer_or_reason(device.clock_hz),
-        answer_or_reason(device.slowed_by),
-        source,
-    )
+    others = device.temperature_k, device.clock_hz, device.slowed_by
+    return Sample(now_s, power, _watts(average), *map(answer_or_reason, others), source)  # type: ignore[arg-type]
 
 
 def _watts(answer: FieldValue) -> float | Reason:
@@ -105,47 +113,24 @@ def summarise(polled: Polled[Sample]) -> tuple[Window, dict[str, str], Series]:
 
     A sensor that fails in between has a reason.
     """
-    samples = polled.samples
-    begin_s = samples[0].time_s if samples else 0.0
-    length_s = samples[-1].time_s - begin_s if samples else 0.0
-
-    def all_of(values: Sequence[T | Reason], take: Callable[[list[T]], float]) -> float | Reason:
+    samples, window = polled.samples, Window()
+    begin_s, end_s = (samples[edge].time_s if samples else 0.0 for edge in (0, -1))
+    for metric, (_, sensor, take, _) in _POLLED.items():
+        values = [getattr(sample, sensor) for sample in samples]
         reason = polled.error or next((v for v in values if isinstance(v, Reason)), None)
-        if reason is not None:
-            return reason
-        numbers = [value for value in values if not isinstance(value, Reason)]
-        return take(numbers) if numbers else _NEVER_READ
-
-    average = all_of([s.average_w for s in samples], lambda watts: watts[-1])
-    if length_s < _AVERAGE_S and not isinstance(average, Reason):
-        cause = f"a window of {length_s:.2g} s is too short for what averages over {_AVERAGE_S:g} s"
-        average = Reason("too_short", cause, "use longer epochs")
-    clocks = [s.clock_hz for s in samples]
-    found: Window = {
-        "gpu_power": all_of([s.power_w for s in samples], statistics.fmean),
-        "gpu_power_average": average,
-        "gpu_temperature": all_of([s.temperature_k for s in samples], max),
-        "gpu_clock": all_of(clocks, statistics.fmean),
-        "gpu_clock_lowest": all_of(clocks, min),
-        "gpu_slowed": all_of(
-            [s.slowed_by for s in samples], lambda by: sum(map(bool, by)) / len(by)
-        ),
-    }
-    causes = [s.slowed_by for s in samples if not isinstance(s.slowed_by, Reason)]
-    by = sorted({cause for one in causes for cause in one})
-    clock, reasons = "nvmlDeviceGetClockInfo SM", "nvmlDeviceGetCurrentClocksEventReasons"
-    sources = {
-        "gpu_power": next((s.power_source for s in samples if s.power_source != POWER), POWER),
-        "gpu_power_average": "NVML_FI_DEV_POWER_AVERAGE at the window's end",
-        "gpu_temperature": "highest nvmlDeviceGetTemperature",
-        "gpu_clock": f"mean of {clock}",
-        "gpu_clock_lowest": f"lowest {clock}",
-        "gpu_slowed": f"share of samples with {reasons}: {', '.join(by) or 'none'}",
-    }
-    series = tuple(
-        (s.time_s - begin_s, s.power_w) for s in samples if not isinstance(s.power_w, Reason)
-    )
-    return found, sources, series
+        window[metric] = reason or (take(values) if values else _NEVER_READ)
+    if end_s - begin_s < _AVERAGE_S and not isinstance(window["gpu_power_average"], Reason):
+        cause = (
+            f"a window of {end_s - begin_s:.2g} s is too short for what averages over"
+            f" {_AVERAGE_S:g} s"
+        )
+        window["gpu_power_average"] = Reason("too_short", cause, "use longer epochs")
+    sources = {metric: source for metric, (*_, source) in _POLLED.items()}
+    sources["gpu_power"] = next((s.power_source for s in samples if s.power_source != POWER), POWER)
+    causes = {c for s in samples if not isinstance(s.slowed_by, Reason) for c in s.slowed_by}
+    sources["gpu_slowed"] += f": {', '.join(sorted(causes)) or 'none'}"
+    powers = ((s.time_s - begin_s, s.power_w) for s in samples)
+    return window, sources, tuple((at, w) for at, w in powers if not isinstance(w, Reason))
 
 
 class GpuEnergyMeter(Meter):
@@ -198,12 +183,7 @@ class GpuPowerMeter(GpuEnergyMeter):
     trust: ClassVar[str] = "the driver's counters, taken as they are; energy over 10 s and more"
     units = {
         "gpu_energy": "J",
-        "gpu_power": "W",
-        "gpu_power_average": "W",
-        "gpu_temperature": "K",
-        "gpu_clock": "Hz",
-        "gpu_clock_lowest": "Hz",
-        "gpu_slowed": "1",
+        **{metric: unit for metric, (unit, *_) in _POLLED.items()},
         "gpu_power_polling_cpu": "s",
     }
 
@@ -222,8 +202,8 @@ class GpuPowerMeter(GpuEnergyMeter):
         if isinstance(self._poller, Reason):
             return {**energy, "gpu_power": self._poller}
         polled = self._poller.stop()
-        found, sources, power = summarise(polled)
+        window, sources, power = summarise(polled)
         often = {m: sampled(text, len(polled.samples), PERIOD_S) for m, text in sources.items()}
         self.sources = {**GpuEnergyMeter.sources, **often, "gpu_power_polling_cpu": COST_SOURCE}
         self.series = {"gpu_power": power}
-        return {**energy, **found, "gpu_power_polling_cpu": polled.cost}
+        return {**energy, **window, "gpu_power_polling_cpu": polled.cost}

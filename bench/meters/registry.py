@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from gatherbench.bench.meters.base import UNITS, Meter, Reading
+from gatherbench.bench.meters.base import UNITS, Meter, Reading, closed
 from gatherbench.bench.meters.cpu import CpuMeter, WallClockMeter
 from gatherbench.bench.meters.disk_counters import DiskMeter
 from gatherbench.bench.meters.memory import MemoryMeter
@@ -14,7 +14,6 @@ from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.rapl import RaplMeter
-from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.threads import ThreadMeter
 from gatherbench.outside import words_of
 from gatherbench.plugins import Plugins

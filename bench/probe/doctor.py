@@ -26,7 +26,7 @@ from gatherbench.bench.machine.env import (
     library_versions,
 )
 from gatherbench.bench.machine.gpus import GpuInfo, gpu_in_use, list_gpus, used_first
-from gatherbench.bench.meters.base import Meter
+from gatherbench.bench.meters.base import Meter, Recorder
 from gatherbench.bench.meters.load import Load
 from gatherbench.bench.meters.nvml_device import (
     GpuUnderTest,
@@ -36,7 +36,6 @@ from gatherbench.bench.meters.nvml_device import (
 )
 from gatherbench.bench.meters.pcie import SOURCES
 from gatherbench.bench.meters.rapl import MIN_WINDOW_S
-from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.probe.case import Case, every_case
 from gatherbench.datasets.store import data_root

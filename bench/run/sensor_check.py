@@ -13,10 +13,9 @@ from dataclasses import replace
 
 import torch
 
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.base import Reading, closed
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, NvmlDevice, SensorChoice, uuids_of
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuPowerMeter
-from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.trust import SensorCheck, calibrate
 from gatherbench.bench.run.job import CHOICE, Job, outcome
 from gatherbench.bench.run.part import CALIBRATION_STAGE as STAGE

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gatherbench.bench.machine.numa import Binding, bind_case
+from gatherbench.bench.meters.base import Recorder
 from gatherbench.bench.meters.nvml_device import GpuUnderTest
-from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.run.captured import CapturedTrainer, StepInputs
 from gatherbench.bench.run.counting import Counts

@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.base import Reading, Recorder
 from gatherbench.bench.meters.cpu import WallClockMeter
 from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuEnergyMeter, GpuPowerMeter
-from gatherbench.bench.meters.recorder import Recorder
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.kernels.disk_read import BLOCK_BYTES, DiskReadError, RowReader
 from gatherbench.kernels.table_file import TableFile

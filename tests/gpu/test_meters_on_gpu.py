@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gatherbench.bench.meters.base import closed
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, NvmlDevice, SensorChoice
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
-from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.trust import TRUSTED
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_check import PinnedCopier, calibrate_gpu, torch_gpu_uuids

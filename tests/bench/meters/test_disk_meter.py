@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.base import Reading, closed
 from gatherbench.bench.meters.disk_counters import DiskMeter
-from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.registry import open_meters
 
 #: reads completed, merged, sectors read, ms; writes likewise; in flight, ms, ms.

@@ -9,6 +9,7 @@ import pytest
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
 from gatherbench.bench.meters import pcie
+from gatherbench.bench.meters.base import closed
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, Link, SensorChoice
 from gatherbench.bench.meters.pcie import (
     DIRECTIONS,
@@ -21,7 +22,6 @@ from gatherbench.bench.meters.pcie import (
 )
 from gatherbench.bench.meters.poller import Polled
 from gatherbench.bench.meters.power import GpuPowerMeter, Sample, summarise
-from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.trust import Comparison, choose
 from gatherbench.reason import Reason
 
@@ -138,11 +138,15 @@ def test_every_snapshot_is_given_back_also_when_something_breaks(monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlGpmSampleFree", freed.append)
     monkeypatch.setattr(pcie, "gpm_metrics", lambda *_: 1 // 0)
     polled = Polled([(0.0, 1), (0.3, 2), (0.6, 3)], None)
-    source = Gpm(SimpleNamespace(gpm_supported=lambda: True))  # type: ignore[arg-type]
+    taken = iter(range(1, 6))
+    source = Gpm(SimpleNamespace(gpm_supported=lambda: True, gpm_sample=lambda: next(taken)))  # type: ignore[arg-type]
     source._poller = SimpleNamespace(stop=lambda: polled)  # type: ignore[assignment]
+    for _ in range(3):
+        source._read()
     with pytest.raises(ZeroDivisionError):
         source.end()
     assert freed == [1, 2, 3]
+    source._read(), source._read()
     polled = Polled([(0.0, 4), (0.3, 5)], LOST)  # then nobody asks what there was before
     assert source.end().bytes == [LOST, LOST]
     assert freed == [1, 2, 3, 4, 5]

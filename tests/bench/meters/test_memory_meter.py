@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from gatherbench.bench.meters import memory as memory_module
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.base import Reading, closed
 from gatherbench.bench.meters.memory import MemoryMeter
-from gatherbench.bench.meters.recorder import closed
 from gatherbench.kernels import managed_memory, mapped_memory
 
 MIB = 2**20

@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from gatherbench.bench.meters import cpu as cpu_module
-from gatherbench.bench.meters.base import UNITS, Reading
+from gatherbench.bench.meters.base import UNITS, Reading, Recorder, closed
 from gatherbench.bench.meters.cpu import CpuMeter, OtherWork, WallClockMeter, is_quiet, quiet_cores
-from gatherbench.bench.meters.recorder import Recorder, closed
 from gatherbench.bench.meters.registry import METERS, open_meters
 from gatherbench.reason import unsupported
 

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from gatherbench.bench.meters import poller, rapl
-from gatherbench.bench.meters.base import Reading
+from gatherbench.bench.meters.base import Reading, closed
 from gatherbench.bench.meters.rapl import MAX_PACKAGE_W, RaplMeter, Zone
-from gatherbench.bench.meters.recorder import closed
 
 MAX_UJ = 262_143_328_850  # a common max_energy_range_uj
 

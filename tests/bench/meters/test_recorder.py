@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gatherbench.bench.meters.base import Meter, Window
-from gatherbench.bench.meters.recorder import Recorder
+from gatherbench.bench.meters.base import Meter, Recorder, Window
 from gatherbench.bench.run import session as session_module
 
 from ..run.fakes import measured

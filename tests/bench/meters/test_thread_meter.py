@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from gatherbench.bench.meters import threads as threads_module
-from gatherbench.bench.meters.base import Reading
-from gatherbench.bench.meters.recorder import closed
+from gatherbench.bench.meters.base import Reading, closed
 from gatherbench.bench.meters.threads import METRICS, ThreadMeter
 from gatherbench.kernels.host_gather import CHUNK_BYTES, HostGather
 

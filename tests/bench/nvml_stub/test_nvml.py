@@ -20,7 +20,7 @@ import pytest
 
 from gatherbench.bench.machine.gpus import list_gpus
 from gatherbench.bench.meters import pcie, poller, power
-from gatherbench.bench.meters.base import Meter, Reading
+from gatherbench.bench.meters.base import Meter, Reading, closed
 from gatherbench.bench.meters.nvml_device import (
     GpuUnderTest,
     NvmlDevice,
@@ -30,7 +30,6 @@ from gatherbench.bench.meters.nvml_device import (
 )
 from gatherbench.bench.meters.pcie import SOURCES, FieldCounters, PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
-from gatherbench.bench.meters.recorder import closed
 from gatherbench.bench.meters.trust import SensorCheck, calibrate
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
