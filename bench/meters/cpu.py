@@ -33,11 +33,17 @@ _COUNTS = {
     "page_faults_major": "ru_majflt",
 }
 _SYSTEM = ("system_cpu_busy", "system_cpu_steal")
+#: Fields of ``psutil.cpu_times``; one that this kernel lacks counts as 0. ``user`` includes guests,
+#: and waiting for input or output is idle.
+_TICKS = {
+    "system_cpu_busy": ("user", "nice", "system", "irq", "softirq"),
+    "system_cpu_steal": ("steal",),
+    "idle": ("idle", "iowait"),
+}
+_USAGE = "getrusage(self, ended children)"
 _SOURCES = {
-    **dict.fromkeys(
-        CORE_SECONDS, "getrusage(self, ended children) + psutil.cpu_times(live children)"
-    ),
-    **dict.fromkeys(_COUNTS, "getrusage(self, ended children)"),
+    **dict.fromkeys(CORE_SECONDS, f"{_USAGE} + psutil.cpu_times(live children)"),
+    **dict.fromkeys(_COUNTS, _USAGE),
     **dict.fromkeys(_SYSTEM, "psutil.cpu_times, every core of the host"),
 }
 _WENT_BACK = unsupported("the counter went backwards, a process left the tree during the window")
@@ -62,12 +68,6 @@ class CpuMeter(Meter):
         "peak_rss": "B",
     }
 
-    def __init__(self) -> None:
-        self._totals = _totals()
-        self._live_s = (0.0, 0.0)
-        self._system = psutil.cpu_times()
-        self._reset = False
-
     def begin(self) -> None:
         # The window excludes the meter's own work: totals are read last here, first below.
         self._reset = _reset_peak_rss()
@@ -84,12 +84,12 @@ class CpuMeter(Meter):
         used = {metric: totals[metric] - self._totals[metric] for metric in totals}
         for metric, late, early in zip(CORE_SECONDS, live_s, self._live_s, strict=True):
             used[metric] += late - early
-        busy, steal, idle = (
-            _fields(system, *names) - _fields(self._system, *names)
-            for names in (("user", "nice", "system", "irq", "softirq"), ("steal",), _IDLE)
-        )
-        if busy + steal + idle > 0:
-            used |= dict(zip(_SYSTEM, (busy, steal), strict=True))
+        ticks = {
+            metric: sum(getattr(system, f, 0.0) - getattr(self._system, f, 0.0) for f in fields)
+            for metric, fields in _TICKS.items()
+        }
+        if sum(ticks.values()) > 0:
+            used |= {metric: ticks[metric] for metric in _SYSTEM}
         since = "over the window" if self._reset else "since process start, it cannot be reset here"
         self.sources = {**_SOURCES, "peak_rss": f"/proc/self/status VmHWM, {since}"}
         # The clocks count microseconds; the rest is binary rounding.
@@ -97,18 +97,6 @@ class CpuMeter(Meter):
         found: Window = {m: _WENT_BACK if v < 0 else v for m, v in numbers.items()}
         found["peak_rss"] = _NO_PEAK if peak is None else float(peak[1]) * 1024
         return {metric: found.get(metric, _NO_TICK) for metric in self.units}
-
-
-#: Waiting for input or output is idle.
-_IDLE = ("idle", "iowait")
-
-
-def _fields(times: object, *names: str) -> float:
-    """Return the sum of fields; one that this kernel lacks counts as 0.
-
-    ``user`` includes guests already.
-    """
-    return sum(getattr(times, name, 0.0) for name in names)
 
 
 def _totals() -> dict[str, float]:
@@ -136,11 +124,9 @@ def _live_descendants() -> tuple[float, float]:
 
 def _reset_peak_rss() -> bool:
     """Ask the kernel to reset the high-water mark (proc(5), ``clear_refs``, value 5)."""
-    try:
-        _CLEAR_REFS.write_text("5")
-    except OSError:
-        return False
-    return True
+    with suppress(OSError):
+        return _CLEAR_REFS.write_text("5") > 0
+    return False
 
 
 class WallClockMeter(Meter):

@@ -70,15 +70,14 @@ class DiskMeter(Meter):
     def _read(self) -> Window:
         found = re.search(r"^read_bytes: (\d+)$", _text(self._io), re.MULTILINE)
         process = _NO_IO if found is None else float(found[1])
+        device: tuple[float | Reason, float | Reason]
         if isinstance(self._device, Reason):
-            return dict(zip(self.units, (process, self._device, self._device), strict=True))
-        file = self._device / "stat"
-        counted = _text(file).split()
-        if len(counted) < 3:
-            silent = unsupported(f"{file} cannot be read")
-            return dict(zip(self.units, (process, silent, silent), strict=True))
-        sectors, reads = float(counted[2]), float(counted[0])
-        return dict(zip(self.units, (process, sectors * SECTOR_BYTES, reads), strict=True))
+            device = self._device, self._device
+        elif len(counted := _text(self._device / "stat").split()) < 3:
+            device = (unsupported(f"{self._device / 'stat'} cannot be read"),) * 2
+        else:
+            device = float(counted[2]) * SECTOR_BYTES, float(counted[0])
+        return dict(zip(self.units, (process, *device), strict=True))
 
 
 def _device_of(folder: Path, devices: Path) -> Path | Reason:

@@ -90,11 +90,10 @@ class Waiting:
     @classmethod
     def of(cls, env: Mapping[str, Any]) -> Waiting:
         """Read :data:`VARIABLES` and reason of an ``env.json``; older runs have the default."""
-        said = env.get("waiting") or {}
-        variables = {
-            name: said["variables"][name] for name in VARIABLES if name in said.get("variables", ())
-        }
-        return cls(variables, said.get("reason", ""))
+        kept = env.get("waiting") or {}
+        variables = kept.get("variables", {})
+        known = {name: variables[name] for name in VARIABLES if name in variables}
+        return cls(known, kept.get("reason", ""))
 
     @property
     def passive(self) -> bool:

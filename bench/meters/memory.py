@@ -15,11 +15,7 @@ from gatherbench.bench.meters.base import Meter, Window
 from gatherbench.reason import Reason, unsupported
 
 _STATUS = Path("/proc/self/status")
-_NO_GPU = Reason(
-    "no_device",
-    "torch sees no GPU",
-    "use a machine with a GPU",
-)
+_NO_GPU = Reason("no_device", "torch sees no GPU", "use a machine with a GPU")
 _IDLE = unsupported("this case does not use the GPU")
 _NO_STATUS = unsupported("memory is read from /proc/self/status", "run on Linux with /proc")
 _NO_RSS = unsupported("this kernel reports no Rss fields", "run on Linux 4.5 or later")
@@ -38,13 +34,16 @@ class MemoryMeter(Meter):
     summary: ClassVar[str] = "pageable, pinned and managed host memory; peaks of GPU memory"
     lost: ClassVar[str] = "pinned, managed and GPU memory"
     trust: ClassVar[str] = "the accounts of the kernel, of CUDA's callers and of torch's allocators"
-    units = dict.fromkeys(
-        (
-            *("host_pageable", "host_file_mapped", "host_pinned", "host_managed"),
-            *("gpu_allocated_peak", "gpu_reserved_peak"),
-        ),
-        "B",
-    )
+    sources = {
+        "host_pageable": "/proc/self/status RssAnon + RssShmem",
+        "host_file_mapped": "/proc/self/status RssFile",
+        "host_pinned": "bytes given to cudaHostRegister"
+        " + torch.cuda.host_memory_stats allocated_bytes",
+        "host_managed": "bytes given to cudaMallocManaged",
+        "gpu_allocated_peak": "torch.cuda.max_memory_allocated",
+        "gpu_reserved_peak": "torch.cuda.max_memory_reserved",
+    }
+    units = dict.fromkeys(sources, "B")
 
     def probe(self) -> Reason | None:
         return None if _STATUS.is_file() else _NO_STATUS
@@ -62,16 +61,10 @@ class MemoryMeter(Meter):
         from gatherbench.kernels.mapped_memory import registered_bytes
 
         registered = registered_bytes()
-        self.sources = {
-            "host_pageable": "/proc/self/status RssAnon + RssShmem"
-            + " less registered bytes" * (registered > 0),
-            "host_file_mapped": "/proc/self/status RssFile",
-            "host_pinned": "bytes given to cudaHostRegister"
-            " + torch.cuda.host_memory_stats allocated_bytes",
-            "host_managed": "bytes given to cudaMallocManaged",
-            "gpu_allocated_peak": "torch.cuda.max_memory_allocated",
-            "gpu_reserved_peak": "torch.cuda.max_memory_reserved",
-        }
+        pageable_source = type(self).sources["host_pageable"]
+        if registered:
+            pageable_source += " less registered bytes"
+        self.sources = type(self).sources | {"host_pageable": pageable_source}
         status = _STATUS.read_text() if _STATUS.is_file() else ""
         kilobytes = dict(re.findall(r"^Rss(\w+):\s+(\d+) kB$", status, re.MULTILINE))
         resident = {name: 1024 * int(kb) for name, kb in kilobytes.items()}

@@ -95,8 +95,10 @@ class PcieSource(ABC):
     def end(self) -> Traffic:
         """Close the window and return its traffic."""
         polled = self._poller.stop()
-        answers = polled.error or answer_or_reason(lambda: self._series(polled.samples))
-        both = [answers] * 2 if isinstance(answers, Reason) else answers
+        found: Sequence[Series | Reason] | Reason | None = polled.error
+        if found is None:
+            found = answer_or_reason(lambda: self._series(polled.samples))
+        both = (found, found) if isinstance(found, Reason) else found
         return Traffic(both, len(polled.samples), polled.cost)
 
 

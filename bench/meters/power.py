@@ -98,8 +98,9 @@ def look(device: NvmlDevice) -> Sample:
         usage = answer_or_reason(device.power_w)
         if not isinstance(usage, Reason):
             power, source = usage or _NO_POWER, _USAGE
-    others = device.temperature_k, device.clock_hz, device.slowed_by
-    return Sample(now_s, power, _watts(average), *map(answer_or_reason, others), source)  # type: ignore[arg-type]
+    heat, clock = answer_or_reason(device.temperature_k), answer_or_reason(device.clock_hz)
+    slowed_by = answer_or_reason(device.slowed_by)
+    return Sample(now_s, power, _watts(average), heat, clock, slowed_by, source)
 
 
 def _watts(answer: FieldValue) -> float | Reason:

@@ -38,9 +38,7 @@ _NO_PACKAGE = Reason(
     "no RAPL package in the kernel's powercap tree",
     "run on bare metal (most virtual machines hide the counter)",
 )
-_NO_DRAM = Reason(
-    "no_device", "this processor has no RAPL zone for its memory", "nothing brings one"
-)
+_NO_DRAM = Reason("no_device", "this processor has no RAPL zone for memory", "nothing brings one")
 _SHORT = Reason("too_short", f"the window is shorter than {MIN_WINDOW_S:g} s", "use longer epochs")
 _STOOD_STILL = unsupported("the counter stood still", "this machine does not feed it")
 
@@ -129,10 +127,9 @@ def _joules(zones: list[Zone], polled: Polled[tuple[float, dict[Zone, int]]]) ->
         # The counter wraps to 0 after max_energy_range_uj (kernel, power/powercap).
         name, most = zone.folder.name, MAX_PACKAGE_W * 1e6
         counter = Wrapping(name, "µJ", zone.max_uj, most, MIN_WINDOW_S)
+        counts = [(at, energies[zone]) for at, energies in samples]
         try:
-            total_uj += counter.accumulate([(at, energies[zone]) for at, energies in samples])[-1][
-                1
-            ]
+            total_uj += counter.accumulate(counts)[-1][1]
         except SensorUnavailableError as lost:
             return lost.reason
     if samples[-1][0] - samples[0][0] < MIN_WINDOW_S:

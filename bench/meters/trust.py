@@ -93,23 +93,21 @@ def calibrate(
 
 def choose(comparisons: Sequence[Comparison]) -> SensorChoice:
     """Return the first source that is right both ways, or why each of them is wrong."""
-    doubts: list[str] = []
+    wrong = [c for c in comparisons if not c.trusted]
     for name in dict.fromkeys(c.source for c in comparisons):
-        wrong = [c for c in comparisons if c.source == name and not c.trusted]
-        if not wrong:
+        if name not in {c.source for c in wrong}:
             return SensorChoice(name, None)
-        doubts += [f"{name} {_doubt(comparison)}" for comparison in wrong]
-    said = {c.counted for c in comparisons}
-    if len(said) == 1 and isinstance(why := said.pop(), Reason):  # e.g. the GPU is lost
-        return SensorChoice(None, why)
-    cause = f"no source of PCIe traffic is trusted ({', '.join(doubts)})"
+    first = comparisons[0].counted
+    if isinstance(first, Reason) and all(c.counted == first for c in wrong):  # the GPU is lost
+        return SensorChoice(None, first)
+    cause = f"no source of PCIe traffic is trusted ({', '.join(map(_doubt, wrong))})"
     return SensorChoice(None, unsupported(cause, "update the NVIDIA driver"))
 
 
 def _doubt(comparison: Comparison) -> str:
     """Return why a source is wrong."""
-    ratio, direction = comparison.ratio, comparison.direction.replace("_", " ")
+    ratio, (low, high) = comparison.ratio, TRUSTED
+    where = f"{comparison.source} {comparison.direction.replace('_', ' ')}"
     if isinstance(ratio, Reason):
-        return f"{direction}: {ratio.cause}"
-    low, high = TRUSTED
-    return f"{direction}: counts {ratio:.3g} B for each byte copied, outside {low} to {high}"
+        return f"{where}: {ratio.cause}"
+    return f"{where}: counts {ratio:.3g} B for each byte copied, outside {low} to {high}"
