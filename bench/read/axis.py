@@ -39,7 +39,7 @@ PATH = "path"
 #: Values of series, by :data:`SERIES`.
 Values = Callable[[Run], "pd.Series[float]"]
 LogsOf = Callable[[Run], Mapping[Key, Logs]]
-_FIELDS = {one.name for one in fields(Workload)}
+_FIELDS = {field.name for field in fields(Workload)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +144,6 @@ def accuracy_by_then(run: Run) -> pd.Series[float]:
     return pd.concat(parts)["accuracy"]
 
 
-def _right(run: Run) -> Mapping[Key, Logs]:
-    """Return the logarithm of the accuracy after equal time."""
-    then = accuracy_by_then(run)
-    return {Key(*key): Logs([math.log(one)]) for key, one in then.items() if one > 0}  # type: ignore[misc]
-
-
 _ACCURACY = Extra("accuracy", "test accuracy", "share", "accuracy", "eval_test_accuracy")
 #: Memory of the device, beyond its use before the step.
 _PEAK = Extra("peak", "a step’s memory at its most", "B", "peak", "train_peak_bytes")
@@ -228,7 +222,6 @@ AXES = (
             Extra("sample", "sampling an epoch", "s", "sample", "sample_s"),
             Extra("then", "test accuracy after equal time", "share", "accuracy after equal time",
                   accuracy_by_then),
-            Extra("right", "that over the first", "×", "the same", logs=_right),
         ),
         plain="", seeds=True, published=("sampling_that_remembers", "wall_time_change"),
         note="Other minibatches learn another model: how long an epoch is says nothing of which"
@@ -254,8 +247,6 @@ AXES = (
 # ---- families ------------------------------------------------------------------------------------
 
 _QUARTILES = np.array([0.5, 0.25, 0.75])
-#: Values of one family, in order, and the series of each: several where fields are pooled.
-Members = dict[str, list[Key]]
 
 
 def axis_of(field: str) -> Axis:
@@ -264,9 +255,9 @@ def axis_of(field: str) -> Axis:
     Raises:
         ValueError: the field has no axis.
     """
-    found = next((one for one in AXES if one.field == field), None)
+    found = next((axis for axis in AXES if axis.field == field), None)
     if found is None:
-        raise ValueError(f"no axis {field!r}; there are {', '.join(one.field for one in AXES)}")
+        raise ValueError(f"no axis {field!r}; there are {', '.join(of.field for of in AXES)}")
     return found
 
 
@@ -280,9 +271,13 @@ def axis(run: Run, field: str) -> pd.DataFrame:
     Raises:
         ValueError: as :func:`axis_of`.
     """
-    of, why, medians = axis_of(field), reasons(run), run.medians
-    if not (families := _families(run, of)):
-        return pd.DataFrame(columns=_columns(of))
+    of, lines = axis_of(field), list[dict[str, Any]]()
+    extras = [c for e in of.extra for c in (ends_of(e.name) if e.logs else [e.name])]
+    columns = ["family", *SERIES, "value", *ends_of("epoch"), *ends_of("ratio"), *extras, "reason"]
+    families = _families(run, of)
+    if families.empty:
+        return pd.DataFrame(columns=columns)
+    why, medians = reasons(run), run.medians
     logs = {"ratio": epoch_logs(run), **{e.name: e.logs(run) for e in of.extra if e.logs}}
     values = {
         e.name: medians[e.of] if isinstance(e.of, str) else e.of(run)
@@ -290,29 +285,25 @@ def axis(run: Run, field: str) -> pd.DataFrame:
         if not e.logs
     }
     quartiles = run.measured["epoch_s"].dropna().groupby(SERIES).quantile(_QUARTILES).unstack()
-    lines: list[dict[str, Any]] = []
-    for family, members in families:
-        first = next(iter(members))  # a value that was not measured cannot be the base
-        for value, planned in members.items():
-            keys = [key for key in planned if key in logs["ratio"]]
-            line = {"family": family, **(keys or planned)[0]._asdict(), "value": value}
+    for (family, _), group in families.groupby(["family", "path"], sort=False):
+        measured = group[group["measured"]].groupby("value")["key"].agg(list).to_dict()
+        first = group["value"].iloc[0]  # a value that was not measured cannot be the base
+        for name, planned in group.groupby("value", sort=False)["key"]:
+            value = str(name)
+            keys = measured.get(value, [])
+            line = {"family": family, **(keys or [*planned])[0]._asdict(), "value": value}
             lines.append(line)
             if not keys:
-                line["reason"] = ": ".join(why.get(planned[0][:3], ("not measured",)))
+                line["reason"] = ": ".join(why.get(planned.iloc[0][:3], ("not measured",)))
                 continue
-            line |= with_ends_of(epoch=quartiles.loc[[*keys]].mean().tolist())
+            line |= with_ends_of(epoch=quartiles.loc[keys].mean().tolist())
             line |= {n: found.reindex(keys).mean(skipna=False) for n, found in values.items()}
             over = of.over.get(value, first)
-            base = [key for key in members.get(over, ()) if key in logs["ratio"]]
+            base = measured.get(over, [])
             line["reason"] = no_ratio_over(run, base[0]) if base else f"no {of.field} {over}"
-            for name, mine in logs.items() if not line["reason"] else ():
-                line |= with_ends_of(**{name: _ratio(run, mine, keys, base)})
-    return pd.DataFrame(lines, columns=_columns(of)).fillna({"reason": ""})
-
-
-def _columns(of: Axis) -> list[str]:
-    extras = [c for e in of.extra for c in (ends_of(e.name) if e.logs else [e.name])]
-    return ["family", *SERIES, "value", *ends_of("epoch"), *ends_of("ratio"), *extras, "reason"]
+            for ratio, own in logs.items() if not line["reason"] else ():
+                line |= with_ends_of(**{ratio: _ratio(run, own, keys, base)})
+    return pd.DataFrame(lines, columns=columns).fillna({"reason": ""})
 
 
 def disk_strategies(run: Run) -> list[str]:
@@ -328,60 +319,67 @@ def disk_strategies(run: Run) -> list[str]:
     return sorted(found)
 
 
-def _families(run: Run, of: Axis) -> list[tuple[str, Members]]:
-    """Return the name in words of each family, and its members, the first value first."""
+def _families(run: Run, of: Axis) -> pd.DataFrame:
+    """Return a line for each series of a family of several values, the first value first.
+
+    Columns: ``family`` (workloads, in words), ``path`` (what series share else), ``value``,
+    ``key`` (a :class:`Key`), ``measured``.
+    """
     plain = {of.field: of.plain, **of.merged, **({"seed": 0} if of.seeds else {})}
+    alike = run.alike(**(plain if of.field in _FIELDS else {}))
     names = {
-        workload: " ".join(name.split())
-        for name, alike in run.alike(**(plain if of.field in _FIELDS else {}))
-        for workload in alike
+        ident: (number, " ".join(name.split()))
+        for number, (name, members) in enumerate(alike)
+        for ident in members
     }
-    measured = {key[:3]: key for key in series_of(run)}
-    backend = next((key.backend for key in measured.values()), "host")
+    known = {key[:3]: key for key in series_of(run)}
+    backend = next((key.backend for key in known.values()), "host")
+    placed, lines = _placed(run, of), list[tuple[Any, ...]]()
     cases = pd.DataFrame(run.plan["cases"])[SERIES[:3]].drop_duplicates()
-    found: dict[tuple[str, str], dict[str, tuple[int, list[Key]]]] = {}
     for case in plan_order(run, cases).itertuples(index=False, name=None):
-        key = measured.get(case, Key._make((*case, backend, "measured")))
-        if placed := _placed(run, of, key):
-            path, value, place = placed
-            members = found.setdefault((names[key.workload], path), {})
-            members.setdefault(value, (place, []))[1].append(key)
-    several = [
-        (name, {value: keys for value, (_, keys) in sorted(by.items(), key=lambda v: v[1][0])})
-        for (name, _), by in found.items()
-        if len(by) > 1 and any(key[:3] in measured for _, keys in by.values() for key in keys)
-    ]
-    return sorted(several, key=lambda one: list(names.values()).index(one[0]))
+        if place := placed(case):
+            key = known.get(case) or Key._make((*case, backend, "measured"))
+            lines.append((*names[key.workload], *place, key, case in known))
+    columns = ["number", "family", "path", "value", "place", "key", "measured"]
+    found = pd.DataFrame(lines, columns=columns)
+    groups = found.groupby(["family", "path"], sort=False)
+    found["group"] = groups.ngroup()
+    several = groups["value"].transform("nunique").gt(1) & groups["measured"].transform("any")
+    return found[several].sort_values(["number", "group", "place"], kind="stable")
 
 
-def _placed(run: Run, of: Axis, key: Key) -> tuple[str, str, int] | None:
-    """Return what a series shares with its family but the workload, its value, and its position."""
+def _placed(run: Run, of: Axis) -> Callable[[tuple[str, str, str]], tuple[str, str, int] | None]:
+    """Return a function of workload, strategy and variant: what a series shares with its family
+    but the workload, its value, and its position; ``None``: it has no such field.
+    """
     from gatherbench.strategies.base import parameters  # imports torch
     from gatherbench.strategies.registry import in_words, named
 
-    disk, reference = key.strategy in disk_strategies(run), key[1:3] == reference_variant(run)
-    if of.field == PATH:
-        return ("", in_words(*key[1:3]), int(disk)) if disk or reference else None
-    if of.field in _FIELDS:
-        fields = run.plan["workloads"][key.workload]
-        value = fields.get(of.field, of.plain)
-        value = short_name(value) if isinstance(value, str) else value
-        words = [value, *(fields.get(n, usual) for n, usual in of.merged.items())]
-        place = value if isinstance(value, int) else int(value != of.plain)
-        return (
-            " ".join(key[1:3]),
-            " ".join(map(str, words if value != of.plain else [value])),
-            place,
-        )
-    path = named(*key[1:3])
-    known = {} if path is None or disk else parameters(type(path))
-    if of.field not in known:
-        return None
-    rest = [getattr(path, name) for name in known if name != of.field]
-    value = str(getattr(path, of.field))
-    number = value.rstrip("%")
-    place = int(number) if number.isdigit() else list(known[of.field]).index(value)
-    return f"{key.strategy} {rest}", value, place
+    disks, reference = disk_strategies(run), reference_variant(run)
+
+    def of_path(workload: str, strategy: str, variant: str) -> tuple[str, str, int] | None:
+        names, disk = (strategy, variant), strategy in disks
+        if of.field == PATH:
+            return ("", in_words(*names), int(disk)) if disk or names == reference else None
+        if of.field in _FIELDS:
+            fields = run.plan["workloads"][workload]
+            value = fields.get(of.field, of.plain)
+            value = short_name(value) if isinstance(value, str) else value
+            place = value if isinstance(value, int) else int(value != of.plain)
+            more = [fields.get(name, plain) for name, plain in of.merged.items()]
+            words = " ".join(map(str, [value, *(more if value != of.plain else ())]))
+            return " ".join(names), words, place
+        path = named(*names)
+        known = {} if path is None or disk else parameters(type(path))
+        if of.field not in known:
+            return None
+        rest = [getattr(path, name) for name in known if name != of.field]
+        value = str(getattr(path, of.field))
+        number = value.rstrip("%")
+        place = int(number) if number.isdigit() else list(known[of.field]).index(value)
+        return f"{strategy} {rest}", value, place
+
+    return lambda case: of_path(*case)
 
 
 def _ratio(
@@ -390,8 +388,8 @@ def _ratio(
     """Return the ratio over the base, with the ends of the 95 % interval."""
     if keys == base:
         return (1.0, 1.0, 1.0)
-    mine, theirs = (_pooled(run, logs, many) for many in (keys, base))
-    return interval_of((1, mine), (-1, theirs)).ends if mine and theirs else (math.nan,) * 3
+    own, theirs = (_pooled(run, logs, many) for many in (keys, base))
+    return interval_of((1, own), (-1, theirs)).ends if own and theirs else (math.nan,) * 3
 
 
 def _pooled(run: Run, logs: Mapping[Key, Logs], keys: Sequence[Key]) -> Logs:

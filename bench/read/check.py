@@ -6,53 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, create_model
 
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.plan import Measure, NamedCase
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.columns import CASES, ENDED, EPOCHS
+from gatherbench.bench.run.columns import CASES, ENDED, EPOCHS, OF_CASE
 from gatherbench.bench.run.frames import RESTORE, Frames
 from gatherbench.bench.run.part import StoreError
 from gatherbench.outside import plain
 
 #: A reader of a run needs one error for all of its damaged files.
 RunError = StoreError
-_CASE = ["basis", "workload", "strategy", "variant", "rank", "repeat"]
-
-
-class _Measured(BaseModel):
-    """The fields of ``measure`` that are read, in any version."""
-
-    epochs: int
-    warmup_epochs: int
-    sampling: str = ""
-    minibatches: str = ""
-    sampler_workers: int = 0
-    threads: int = 0
-    eval_every_epoch: bool = False
-
-
 #: The fields of a workload that are read without a default.
 _NEEDED = {"dataset", "scale", "model", "hidden", "fanouts", "batch_size", "max_batches", "seed"}
-
-
-class _Shape(BaseModel):
-    """The fields of a plan that are read."""
-
-    workloads: dict[str, Workload]
-    cases: list[NamedCase]
-    measure: _Measured
-    name: str
-
-
-class _Cpu(BaseModel):
-    model: str | None = None
-    usable_cores: int | None = None
-    logical_cores: int | None = None
 
 
 class _Gpu(BaseModel):
@@ -67,25 +35,30 @@ class _Package(BaseModel):
     version: str
 
 
-class _Memory(BaseModel):
-    total: int | None = None
+def _shape(**fields: Any) -> Any:
+    """Return a model of the fields that are read: with a type alone one may be missing."""
+    kinds: dict[str, Any] = {
+        name: of if isinstance(of, tuple) else (of | None, None) for name, of in fields.items()
+    }
+    return create_model("Shape", **kinds)
 
 
-class _Numa(BaseModel):
-    processors_by_node: dict[int, int] = {}
-
-
-class _Env(BaseModel):
-    """The fields of a machine that are read."""
-
-    cpu: _Cpu = _Cpu()
-    gpus: list[_Gpu] | None = None
-    memory: _Memory = _Memory()
-    numa: _Numa = _Numa()
-    libraries: dict[str, str | None] | None = None
-    thread_limits: dict[str, str | None] | None = None
-    plugins: dict[str, dict[str, _Package]] = {}
-    waiting: Waiting | None = None
+#: The fields of ``plan.json`` and ``env.json`` that are read, in any version.
+_MEASURE = _shape(
+    epochs=(int, ...), warmup_epochs=(int, ...), sampling=(str, ""), minibatches=(str, ""),
+    sampler_workers=(int, 0), threads=(int, 0), eval_every_epoch=(bool, False),
+)  # fmt: skip
+_PLAN = _shape(
+    workloads=(dict[str, Workload], ...), cases=(list[NamedCase], ...), measure=(_MEASURE, ...),
+    name=(str, ...),
+)  # fmt: skip
+_CPU = _shape(model=str, usable_cores=int, logical_cores=int)
+_ENV = _shape(
+    cpu=(_CPU, {}), gpus=list[_Gpu], memory=(_shape(total=int), {}),
+    numa=(_shape(processors_by_node=(dict[int, int], {})), {}),
+    libraries=dict[str, str | None], thread_limits=dict[str, str | None],
+    plugins=(dict[str, dict[str, _Package]], {}), waiting=Waiting,
+)  # fmt: skip
 
 
 def limits_of(plan: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +68,7 @@ def limits_of(plan: dict[str, Any]) -> dict[str, Any]:
         return {}
     limits = {key: measure[key] for key in ("repeats", "precision") if measure.get(key) is not None}
     older = [measure[key] for key in ("min_repeats", "max_repeats") if key in measure]
-    return {**limits, **({"repeats": older} if older and "repeats" not in limits else {})}
+    return {**({"repeats": older} if older else {}), **limits}
 
 
 def first_of(error: ValidationError) -> str:
@@ -111,81 +84,65 @@ def check(folder: Path, plan: dict[str, Any], frames: Frames, env: dict[str, Any
     Raises:
         RunError: the message names the file and the remedy.
     """
-    for name, shape, what, content in (
-        ("plan.json", _Shape, "plan", plan),
+    shapes: list[tuple[str, type[BaseModel], str, Any]] = [
+        ("plan.json", _PLAN, "plan", plan),
         ("plan.json", Measure, "plan", limits_of(plan)),
-        ("env.json", _Env, "machine", env),
-    ):
+        ("env.json", _ENV, "machine", env),
+    ]
+    for name, shape, what, content in shapes:
         try:
             shape.model_validate_json(json.dumps(content), strict=True)
         except ValidationError as error:
             why = f"not a run's {what} ({first_of(error)})"
             raise RunError(f"{folder / name}: {why}; {RESTORE}") from error
-    for name, fields in plan["workloads"].items():
+    workloads = plan["workloads"]
+    for name, fields in workloads.items():
         if lacking := _NEEDED - fields.keys():
             raise RunError(f"{folder / 'plan.json'}: {name} has no {min(lacking)}; {RESTORE}")
-    if strange := {case["workload"] for case in plan["cases"]} - plan["workloads"].keys():
+    if strange := {case["workload"] for case in plan["cases"]} - workloads.keys():
         why = f"a case has the workload {min(strange)!r}, which is none of it"
         raise RunError(f"{folder / 'plan.json'}: {why}; {RESTORE}")
     if any(case["strategy"] == "null" for case in plan["cases"]):  # it would rank as a data path
-        raise RunError(
-            f"{folder}: the no-fetch limit is called no_fetch now, and `null` there; read it with"
-            " the gatherbench version that wrote it"
-        )
-    seen = {*frames.epochs["workload"], *frames.cases["workload"]}
-    if strange := seen - plan["workloads"].keys():
+        why = "the no-fetch limit is called no_fetch now, and `null` there; read it with the"
+        raise RunError(f"{folder}: {why} gatherbench version that wrote it")
+    if strange := {*frames.epochs["workload"], *frames.cases["workload"]} - workloads.keys():
         raise RunError(
             f"{folder / 'epochs.csv'}: workload {min(strange)!r} does not stand in plan.json;"
             " the files belong to different runs: put those of one run there"
         )
     for table in (EPOCHS, CASES):
-        _value_or_reason(folder, table, frames)
-
-
-def _value_or_reason(folder: Path, table: str, frames: Frames) -> None:
-    """Check that a number has a value or a reason, as the time of an epoch with a trained model.
-
-    Raises:
-        RunError: names file, line and column.
-    """
-    frame = frames.table(table)
-    mine = frames.reasons[frames.reasons["table"] == table]
-    both = pd.MultiIndex.from_frame(pd.concat([frame[_CASE], mine[_CASE]], ignore_index=True))
-    codes = pd.factorize(both)[0].astype(np.int64)
-    lines, given = codes[: len(frame)], codes[len(frame) :]
-    epochs = frame["epoch"].to_numpy(np.int64) if table == EPOCHS else np.full(len(frame), -1)
-    of = mine["epoch"].to_numpy(np.int64)
-    wide = max([0, *epochs, *of]) + 2
-
-    def told(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        whole = np.isin(lines, given[chosen & (of < 0)])
-        one = np.isin(lines * wide + epochs, (given * wide + of)[chosen & (of >= 0)])
-        found: NDArray[np.bool_] = whole | one
-        return found
-
-    def refuse(wrong: NDArray[np.bool_], name: str) -> None:
-        if wrong.any():
-            line = int(wrong.argmax())
-            where = " ".join(map(str, frame[["workload", "strategy", "variant"]].iloc[line]))
+        for name, line in _contradictions(table, frames):
+            case = frames.table(table)[["workload", "strategy", "variant"]].iloc[line]
             raise RunError(
-                f"{folder / table}.csv: line {line + 2}: {name} of {where} has a value and a reason"
-                f" why there is none, or neither; {RESTORE}"
+                f"{folder / table}.csv: line {line + 2}: {name} of {' '.join(case)} has a value"
+                f" and a reason why there is none, or neither; {RESTORE}"
             )
 
-    missing = (mine["status"] != "ok").to_numpy()
-    columns = mine["column"].to_numpy()
-    for name in set(columns) & set(frame):
-        there = frame[name].notna().to_numpy()
-        about = columns == name
-        refuse(told(about & missing) & there, name)
-        refuse(told(about & ~missing) & ~there, name)
+
+def _contradictions(table: str, frames: Frames) -> list[tuple[str, int]]:
+    """Return column and line of numbers that have both a value and a reason, or neither.
+
+    A number may be missing without a reason, but not the time of an epoch with a trained model.
+    """
+    frame, keys = frames.table(table), list(OF_CASE)
+    lines = frame.reindex(columns=[*keys, "epoch"]).fillna({"epoch": -1}).astype({"epoch": int})
+    lines["line"] = range(len(lines))
+    reasons = frames.reasons[frames.reasons["table"] == table]
+    of_cases = reasons[reasons["epoch"] < 0].drop(columns="epoch").merge(lines, on=keys)
+    of_epochs = reasons[reasons["epoch"] >= 0].merge(lines, on=[*keys, "epoch"])
+    every = pd.concat([of_cases, of_epochs]).assign(missing=lambda of: of["status"] != "ok")
+    wrong = list[tuple[str, int]]()
+    for name, of in every.groupby("column"):
+        if name in frame:
+            there = frame[name].notna().to_numpy()[of["line"]]
+            wrong += [(str(name), line) for line in of["line"][there == of["missing"]]]
+    name = "epoch_s" if table == EPOCHS else ENDED.name
+    has = frame.get(name, pd.Series(float("nan"), frame.index)).notna()
     if table == EPOCHS:
-        why = told((columns == "epoch_s") & missing)
-        times = frame.reindex(columns=["epoch_s", "train_s"])
-        lost = (frame["rank"] < 0) & times["epoch_s"].isna() & times["train_s"].notna()
-        refuse(lost.to_numpy() & ~why, "epoch_s")
+        told = every.loc[(every["column"] == name) & every["missing"], "line"]
+        trained = frame.reindex(columns=["train_s"])["train_s"].notna()
+        lost = (frame["rank"] < 0) & ~has & trained & ~lines["line"].isin(told)
     else:
-        ended, ok = frame["status"].notna(), frame["status"] == "ok"
-        there = frame[ENDED.name].notna() if ENDED.name in frame else ended & False
-        wrong = ended & ((ok != there) | (ok & frame["reason"].notna()))
-        refuse(wrong.to_numpy(), ENDED.name)
+        ok = frame["status"] == "ok"
+        lost = frame["status"].notna() & ((ok != has) | (ok & frame["reason"].notna()))
+    return wrong + [(name, line) for line in lines["line"][lost]]

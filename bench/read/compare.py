@@ -31,7 +31,7 @@ from gatherbench.bench.read.derive import (
 from gatherbench.bench.read.noise import noisy_series, series_of
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.stats.interval import Interval, Logs, interval_of
+from gatherbench.stats.interval import Factor, Interval, interval_of
 from gatherbench.stats.judge import THRESHOLD, Judgement, judge, judge_exactly
 
 #: The metrics that decide by default whether a build is slower: the stages show where the time
@@ -139,18 +139,19 @@ def compare_runs(
         raise CompareError(f"unknown metric {unknown[0]!r}: one of {', '.join(METRICS)}")
     _check_comparable(base, new, across_machines=across_machines)
     reference = reference_variant(new) if across_machines else None
-    before, now = ({key[:3]: key.backend for key in series_of(run)} for run in (base, new))
-    found = list(_one_sided(base, new, before, now))
+    cases = [{key[:3]: key.backend for key in series_of(run)} for run in (base, new)]
+    one_sided = cases[0].keys() ^ cases[1].keys()
+    found = list(_one_sided(base, new, *cases))
     for name in [name for name in METRICS if name in metrics or not metrics]:
         lines = _lines(METRICS[name], (base, new), reference, threshold)
-        found += [line for key, line in lines if key[:3] not in before.keys() ^ now.keys()]
+        found += [line for key, line in lines if key[:3] not in one_sided]
     if all(math.isnan(line["ratio"]) for line in found):
         raise CompareError(
             f"{base.folder} and {new.folder}: no case was measured in both; `gatherbench show`"
             " says what became of each"
         )
-    workloads = list(dict.fromkeys([*base.workloads, *new.workloads]))
     table = sort_by(pd.DataFrame(found, columns=COLUMNS), "metric", list(METRICS))
+    workloads = list(dict.fromkeys([*base.workloads, *new.workloads]))
     return sort_by(sort_series(table), "workload", workloads)
 
 
@@ -163,27 +164,41 @@ def deciding(table: pd.DataFrame, metrics: Sequence[str] = ()) -> pd.DataFrame:
     return table[chosen | (table["verdict"] == "FAILED")]
 
 
-class _Values(NamedTuple):
-    """A series' value, and the logarithms of its repeats' medians, which are empty with a 0.
+class _Value(NamedTuple):
+    """A series' value of an epoch, or its ratio to the reference's.
 
-    It is the geometric mean of the repeats, as in a ratio; the median if it is computed or has a 0.
+    It is the geometric mean over the repeats, as in a ratio; the median if it is computed or has a
+    0, and then there are no ``factors`` of an interval. ``cores``: of other work.
     """
 
     value: float
-    logs: Sequence[float]
+    factors: Sequence[Factor]
+    cores: float
+
+    def over(self, other: _Value) -> _Value:
+        """Return the ratio of both."""
+        ratio = self.value / other.value if other.value else math.nan
+        both = bool(self.factors and other.factors)
+        factors = [*self.factors, *((-n, logs) for n, logs in other.factors)] if both else []
+        return _Value(ratio, factors, max(self.cores, other.cores))
 
 
-def _by_series(metric: Metric, run: Run) -> dict[Key, _Values]:
-    values, found = metric.values(run), dict[Key, _Values]()
+def _by_series(metric: Metric, run: Run, reference: _Path | None) -> dict[Key, _Value | None]:
+    """Return each series' value, over the reference's if given; ``None``: it has no reference."""
+    values, noisy = metric.values(run), noisy_series(run)
     logs = repeat_logs(values[values > 0], run.measured["block"])
-    for names, median, least in (
-        values.groupby(SERIES, sort=False).agg(["median", "min"]).itertuples(name=None)
-    ):
-        key = Key(*names)
-        mine = logs[key] if least > 0 else Logs([])
-        typical = interval_of((1, mine)).value if mine and key.basis == "measured" else median
-        found[key] = _Values(typical, mine)
-    return found
+    found: dict[Key, _Value | None] = {}
+    for names, group in values.groupby(SERIES, sort=False):
+        key = Key(*map(str, names))
+        factors = [(1, logs[key])] if group.min() > 0 else []
+        is_typical = factors and key.basis == "measured"
+        value = interval_of(*factors).value if is_typical else group.median()
+        found[key] = _Value(value, factors, noisy.get(key, 0.0))
+    if reference is None:
+        return found
+    bases = {key: key._replace(strategy=reference[0], variant=reference[1]) for key in found}
+    over = {key: found.get(base) for key, base in bases.items() if key != base}
+    return {key: base and found[key].over(base) for key, base in over.items()}  # type: ignore[union-attr]
 
 
 def _lines(
@@ -191,63 +206,42 @@ def _lines(
 ) -> Iterator[tuple[Key, dict[str, Any]]]:
     """Yield each series and its line in a metric, over the reference of its own run if given."""
     reference = None if metric.declared else reference
-    sides = [_by_series(metric, run) for run in runs]
-    loads = [noisy_series(run) for run in runs]
+    sides = [_by_series(metric, run, reference) for run in runs]
     waits = [Waiting.of(run.env) for run in runs]
-    family = dict.fromkeys([*sides[0], *sides[1]])
-    for key in family:
-        wanted = [key]
-        if reference is not None:
-            wanted.append(key._replace(strategy=reference[0], variant=reference[1]))
-        if wanted[1:] == [key]:
-            continue  # over itself it is 1
-        if lacking := _lacking(metric, wanted, sides):
-            yield key, _line(key, metric, *lacking)
+    waits_alike = waits[0].variables == waits[1].variables
+    series = dict.fromkeys([*sides[0], *sides[1]])
+    # The family of judgements includes the reference of each workload.
+    family = len(series) + len({key.workload for key in series}) * (reference is not None)
+    for key in series:
+        before, now = (side.get(key) for side in sides)
+        if before is None or now is None:
+            word, where, side = ("NEW", "A", 0) if before is None else ("MISSING", "B", 1)
+            kind = "modelled " if key.basis == "predicted" else ""
+            whose = " of the reference" if key in sides[side] else ""
+            yield key, _line(key, metric, word, f"no {kind}{metric.name}{whose} in {where}")
             continue
-        before, now = ([values[series] for series in wanted] for values in sides)
-        base, new = (_quotient(*(one.value for one in side)) for side in (before, now))
         if key.basis != "measured":
-            found = _computed(metric, runs, key, base, new)
-        elif all(one.logs for one in (*now, *before)):
-            worst = [max(load.get(series, 0.0) for series in wanted) for load in loads]
+            found = _computed(metric, runs, key, before.value, now.value)
+        elif ratio := now.over(before).factors:
+            worst = zip((before.cores, now.cores), "AB", strict=True)
+            busy = [f"other work had {n:.1f} cores in {name}" for n, name in worst if n]
             found = judge(
-                interval_of(
-                    *((1 - 2 * n, one.logs) for n, one in enumerate(now)),
-                    *((2 * n - 1, one.logs) for n, one in enumerate(before)),
-                ),
+                interval_of(*ratio),
                 threshold=threshold,
                 more_is_better=metric.more_is_better,
-                family=len(family),
-                busy=", ".join(
-                    f"other work had {cores:.1f} cores in {name}"
-                    for cores, name in zip(worst, "AB", strict=True)
-                    if cores
-                ),
+                family=family,
+                busy=", ".join(busy),
             )
         else:
-            found = Judgement(
-                Interval(*(math.nan,) * 3, 0), "AMBIGUOUS", "a value of 0 has no ratio"
-            )
+            unknown = Interval(math.nan, math.nan, math.nan, 0)
+            found = Judgement(unknown, "AMBIGUOUS", "a value of 0 has no ratio")
         verdict: tuple[str, str] = (found.word, found.reason)
-        if waits[0].variables != waits[1].variables and key.basis == "measured":
+        if not waits_alike and key.basis == "measured":
             text = f"threads waited {waits[0]} in A and {waits[1]} in B"
             verdict = "UNLIKE", f"{text}: measure both alike"
-        ratio = found.interval
-        line = _line(key, metric, *verdict, (base, new, ratio.value, ratio.low, ratio.high))
+        of = found.interval
+        line = _line(key, metric, *verdict, before.value, now.value, of.value, of.low, of.high)
         yield key, line if reference is None else line | {"unit": "1"}
-
-
-def _lacking(
-    metric: Metric, wanted: Sequence[Key], sides: Sequence[Mapping[Key, _Values]]
-) -> tuple[str, str] | None:
-    """Return verdict and reason of a series that one run lacks, or whose reference it lacks."""
-    for values, word, where in zip(sides, ("NEW", "MISSING"), "AB", strict=True):
-        for series in wanted:
-            if series not in values:
-                kind = "modelled " if series.basis == "predicted" else ""
-                whose = "" if series == wanted[0] else " of the reference"
-                return word, f"no {kind}{metric.name}{whose} in {where}"
-    return None
 
 
 def _computed(metric: Metric, runs: Sequence[Run], key: Key, base: float, new: float) -> Judgement:
@@ -255,7 +249,7 @@ def _computed(metric: Metric, runs: Sequence[Run], key: Key, base: float, new: f
     if key.basis == "declared":
         return found
     mine = [run.predicted.xs(tuple(key), level=SERIES) for run in runs]
-    profiles = [", ".join(sorted(set(one["machine"]))) for one in mine]
+    profiles = [", ".join(sorted(set(of["machine"]))) for of in mine]
     if profiles[0] != profiles[1]:
         reason = f"modelled for {profiles[0]} in A and for {profiles[1]} in B"
         return replace(found, word="AMBIGUOUS", reason=reason)
@@ -268,7 +262,7 @@ def _computed(metric: Metric, runs: Sequence[Run], key: Key, base: float, new: f
 def _one_sided(
     base: Run, new: Run, before: Mapping[_Case, str], now: Mapping[_Case, str]
 ) -> Iterator[dict[str, Any]]:
-    """Return the cases that one run lacks, and those that failed only in B."""
+    """Yield the cases that one run lacks, and those that failed only in B."""
     bad_before, bad_now = reasons(base), reasons(new)
     epoch = METRICS["epoch"]
     for has, lacks, bad, word, name in (
@@ -276,29 +270,19 @@ def _one_sided(
         (now, before, bad_before, "NEW", "A"),
     ):
         for case in [case for case in has if case not in lacks]:
-            status, reason = bad.get(case, ("", f"not in {name}'s plan"))
+            status, reason = bad.get(case, ("", ""))
+            why = f"{status} in {name}: {reason}" if status else f"not in {name}'s plan"
             if (status, word) != ("failed", "MISSING"):  # those follow below
-                reason_text = f"{status} in {name}: {reason}" if status else reason
-                yield _line(Key(*case, has[case], "measured"), epoch, word, reason_text)
+                yield _line(Key(*case, has[case], "measured"), epoch, word, why)
     for case, (status, reason) in bad_now.items():
         if status == "failed" and bad_before.get(case, ("", ""))[0] != "failed":
             key = Key(*case, now.get(case) or before.get(case) or "", "measured")
             yield _line(key, epoch, "FAILED", f"failed in B: {reason}")
 
 
-def _line(
-    key: Key,
-    metric: Metric,
-    verdict: str,
-    reason: str,
-    numbers: Sequence[float] = (math.nan,) * 5,
-) -> dict[str, Any]:
-    fields = (*key, metric.name, metric.unit, *numbers, verdict, reason)
+def _line(key: Key, metric: Metric, word: str, why: str, *numbers: float) -> dict[str, Any]:
+    fields = (*key, metric.name, metric.unit, *(numbers or (math.nan,) * 5), word, why)
     return dict(zip(COLUMNS, fields, strict=True))
-
-
-def _quotient(value: float, reference: float = 1.0) -> float:
-    return value / reference if reference else math.nan
 
 
 def _check_comparable(base: Run, new: Run, *, across_machines: bool) -> None:
@@ -308,56 +292,51 @@ def _check_comparable(base: Run, new: Run, *, across_machines: bool) -> None:
         CompareError: no workload in common, other minibatches, other settings, other machines
             without ``across_machines``, or with it no common reference.
     """
-    pair = f"{base.folder} and {new.folder}"
-    common = [name for name in base.workloads if name in new.workloads]
-    if not common:
+    pair, runs = f"{base.folder} and {new.folder}", (base, new)
+    if not set(base.workloads) & set(new.workloads):
         raise CompareError(
             f"{pair} have no workload in common"
             f" ({', '.join(base.workloads)} and {', '.join(new.workloads)}): run the same plan"
         )
-    for workload in common:
-        _same_minibatches(base, new, workload)
-
-    def refuse(what: str, remedy: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-        differs = [
-            f"{name}: {one.get(name)} and {other.get(name)}"
-            for name in {**one, **other}
-            if one.get(name) != other.get(name)
-        ]
-        if differs:
-            raise CompareError(f"{pair} have different {what} ({'; '.join(differs)}): {remedy}")
-
-    settings = [run.plan["measure"] for run in (base, new)]
-    names = ["sampling", "sampler_workers"] + ["threads"] * (not across_machines)
-    earlier = {"sampler_workers": 0}  # runs older than the setting
-    keys = [{name: (earlier | measure).get(name) for name in names} for measure in settings]
-    for of, run in zip(keys, (base, new), strict=True):
-        of["minibatches of epochs"] = run.minibatches
+    _same_minibatches(base, new)
     if not across_machines:
-        refuse(
-            "machines or environments",
-            "--across-machines compares ratios",
-            _facts(base),
-            _facts(new),
+        remedy = "--across-machines compares ratios"
+        _refuse(pair, "machines or environments", remedy, *map(_facts, runs))
+    names = {
+        "sampling": None,
+        "sampler_workers": 0,
+        **({} if across_machines else {"threads": None}),
+    }
+    settings = [
+        {name: run.plan["measure"].get(name, older) for name, older in names.items()}
+        | {"minibatches of epochs": run.minibatches}
+        for run in runs
+    ]
+    _refuse(pair, "settings", "run the same plan", *settings)
+    references = [reference_variant(run) for run in runs]
+    if across_machines and (references[0] is None or references[0] != references[1]):
+        both = [" ".join(reference) if reference else "none" for reference in references]
+        raise CompareError(
+            f"machines are compared by ratios over a reference, and the runs have different"
+            f" ones ({both[0]} and {both[1]}): measure the same cpu_gather variant on both"
         )
-    refuse("settings", "run the same plan", *keys)
-    if across_machines:
-        one, other = reference_variant(base), reference_variant(new)
-        if one is None or one != other:
-            both = [" ".join(found) if found else "none" for found in (one, other)]
-            raise CompareError(
-                f"machines are compared by ratios over a reference, and the runs have different"
-                f" ones ({both[0]} and {both[1]}): measure the same cpu_gather variant on both"
-            )
 
 
-def _same_minibatches(base: Run, new: Run, workload: str) -> None:
-    for metric, column in (("minibatches",) * 2, ("payload", "fetch_payload_bytes")):
-        found = [_by_set(run, workload, column) for run in (base, new)]
-        for chosen in sorted(found[0].keys() & found[1].keys()):
-            one, other = (of[chosen] for of in found)
-            if one == other:
-                continue
+def _refuse(
+    pair: str, what: str, remedy: str, base: Mapping[str, Any], new: Mapping[str, Any]
+) -> None:
+    """Raise :class:`CompareError` if two descriptions differ."""
+    names = [name for name in {**base, **new} if base.get(name) != new.get(name)]
+    if names:
+        differs = "; ".join(f"{name}: {base.get(name)} and {new.get(name)}" for name in names)
+        raise CompareError(f"{pair} have different {what} ({differs}): {remedy}")
+
+
+def _same_minibatches(base: Run, new: Run) -> None:
+    """Compare number and bytes of an epoch's minibatches, by the set of them that it had."""
+    both = pd.concat([_minibatches(base), _minibatches(new)], axis=1, join="inner")
+    for (workload, metric, _), one, other in both.itertuples(name=None):
+        if one != other:
             a, b = (" and ".join(f"{value:.15g}" for value in values) for values in (one, other))
             raise CompareError(
                 f"{workload}: {metric} of an epoch were {a} in {base.folder} and {b} in"
@@ -366,24 +345,27 @@ def _same_minibatches(base: Run, new: Run, workload: str) -> None:
             )
 
 
-def _by_set(run: Run, workload: str, column: str) -> dict[float, set[float]]:
-    """Return an epoch's values of a column, by the set of minibatches that it had."""
-    here = run.measured.reset_index().query("workload == @workload").dropna(subset=column)
-    sets = here["minibatch_set"].fillna(here["epoch"] if run.minibatches == "fresh" else 0)
-    return {float(chosen): set(of) for chosen, of in here[column].groupby(sets)}
+def _minibatches(run: Run) -> pd.Series[Any]:
+    """Return the different values of each of the two, by workload, its name and the set."""
+    names = {"minibatches": "minibatches", "fetch_payload_bytes": "payload"}
+    seen = run.measured.reset_index()
+    sets = seen["minibatch_set"].fillna(seen["epoch"] if run.minibatches == "fresh" else 0)
+    long = seen[["workload", *names]].rename(columns=names).assign(set=sets.astype(float))
+    long = long.melt(["workload", "set"], var_name="metric").dropna(subset="value")
+    values = long.groupby(["workload", "metric", "set"])["value"]
+    return values.agg(lambda of: tuple(sorted(set(of))))
 
 
 def _facts(run: Run) -> dict[str, Any]:
     """Return the properties that identify a machine, in words; unknown ones are ``None``."""
     env, cpu = run.env, run.env.get("cpu", {})
-    limits = env.get("thread_limits") or {}
     return {
         "name": run.machine or None,
         "processor": cpu.get("model"),
         "cores": cpu.get("usable_cores"),
         "GPUs": ", ".join(map(_gpu, env.get("gpus") or ())) or None,
         "architecture": env.get("architecture"),
-        **{name: limits.get(name) for name in sorted(limits)},
+        **dict(sorted((env.get("thread_limits") or {}).items())),
     }
 
 
@@ -397,11 +379,11 @@ def _gpu(gpu: dict[str, Any]) -> str:
 
 def changes(base: Run, new: Run) -> list[str]:
     """Return other changes that may explain a difference: code, kernel, driver, libraries."""
-    one, other = _software(base), _software(new)
+    before, now = _software(base), _software(new)
     return [
-        f"{name}: {one.get(name) or 'none'} in A, {other.get(name) or 'none'} in B"
-        for name in sorted({**one, **other})
-        if one.get(name) != other.get(name)
+        f"{name}: {before.get(name) or 'none'} in A, {now.get(name) or 'none'} in B"
+        for name in sorted({**before, **now})
+        if before.get(name) != now.get(name)
     ]
 
 

@@ -7,13 +7,13 @@ are quiet ones.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
+from gatherbench.bench.read.noise import modelled_from_noisy
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import BASES, SERIES, Key
 from gatherbench.stats.interval import Interval, Logs, interval_of
@@ -38,12 +38,13 @@ NOT_RUN = {
     False: "the run was cut off; --resume completes it",
     None: "the run is still going or was cut off; --resume completes one that was",
 }
-
 #: An epoch is host-bound if issuing takes more than this share of it, and the GPU then has at most
 #: this many steps left.
 BOUND_SHARE, BOUND_STEPS = 2 / 3, 2.0
 #: Roles of paths whose host work for a fetch is only issuing it: others may work meanwhile.
 _ISSUED = ("zero_copy", "upper_bound", "no_fetch", "control")
+_GATHERS = ("baseline", "conventional")
+_PATH = SERIES[:3]
 
 # ---- epochs --------------------------------------------------------------------------------------
 
@@ -88,9 +89,8 @@ def cpu_seconds(run: Run) -> pd.DataFrame:
 
     The parts are ``user`` and ``system``.
     """
-    parts = run.measured[["cpu_user_s", "cpu_system_s"]].set_axis(["user", "system"], axis=1)
-    medians = parts.groupby(SERIES).median()
-    return spread(run.measured["cpu_s"]).join(medians, on=SERIES)
+    parts = run.medians[["cpu_user_s", "cpu_system_s"]].set_axis(["user", "system"], axis=1)
+    return spread(run.measured["cpu_s"]).join(parts, on=SERIES)
 
 
 def thread_seconds(run: Run) -> pd.DataFrame:
@@ -106,20 +106,16 @@ def thread_seconds(run: Run) -> pd.DataFrame:
     used = table.sum(axis=1)
     table["unused"] = (seen["window_s"] * cores_of(run) - used).clip(lower=0)
     medians = table.groupby(SERIES).median().dropna().reset_index()
-    return medians.merge(spread(used)[[*SERIES, "median", "low", "high"]], on=SERIES).pipe(
-        sort_series
-    )
+    return sort_series(medians.merge(spread(used)[[*SERIES, "median", "low", "high"]], on=SERIES))
 
 
 def cores_of(run: Run) -> int:
     """Return how many cores cases may use: the least of all, the plan's threads, a bound node's."""
-    limits = [int(run.env.get("cpu", {}).get("usable_cores") or 1)]
-    if threads := run.plan["measure"].get("threads"):
-        limits.append(int(threads))
+    usable: int = run.env.get("cpu", {}).get("usable_cores") or 1
     bound = set(run.ended["setup_numa_node"].dropna())
     processors = run.env.get("numa", {}).get("processors_by_node", {})
-    limits += [int(count) for node, count in processors.items() if float(node) in bound]
-    return min(limits)
+    nodes = [int(count) for node, count in processors.items() if float(node) in bound]
+    return min([usable, run.plan["measure"].get("threads") or usable, *nodes])
 
 
 # ---- ratios --------------------------------------------------------------------------------------
@@ -167,13 +163,13 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
     Columns: :data:`SERIES`, ``speedup``, ``low``, ``high``. A series without a reference is left
     out. Undecided ratios are included (:func:`gatherbench.bench.read.noise.no_ratio_over`).
     """
-    logs, records = epoch_logs(run), list[tuple[object, ...]]()
-    for key, mine in logs.items():
+    logs, lines = epoch_logs(run), list[tuple[object, ...]]()
+    for key, own in logs.items():
         reference = logs.get(key._replace(strategy=strategy, variant=variant))
         if reference is not None:
-            found = interval_of((1, reference), (-1, mine)).ends
-            records.append((*key, *((1.0,) * 3 if reference is mine else found)))
-    return sort_series(pd.DataFrame(records, columns=[*SERIES, "speedup", "low", "high"]))
+            ratio = interval_of((1, reference), (-1, own)).ends
+            lines.append((*key, *((1.0,) * 3 if reference is own else ratio)))
+    return sort_series(pd.DataFrame(lines, columns=[*SERIES, "speedup", "low", "high"]))
 
 
 def reference_variant(run: Run) -> tuple[str, str] | None:
@@ -182,8 +178,8 @@ def reference_variant(run: Run) -> tuple[str, str] | None:
     If a run lacks that, the first other strategy and variant with a CPU gather, or ``None``.
     """
     measured = run.measured.index[run.measured["epoch_s"].notna()]
-    pairs = set(zip(*map(measured.get_level_values, ("strategy", "variant")), strict=True))
-    return next(iter(gathers_among(pairs - set_aside(run))), None)
+    paths = zip(*map(measured.get_level_values, ("strategy", "variant")), strict=True)
+    return next(iter(gathers_among(set(paths))), None)
 
 
 def gathers_among(series: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -191,7 +187,7 @@ def gathers_among(series: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     from gatherbench.strategies.registry import role_of  # imports torch
 
     roles = {pair: role_of(*pair) for pair in series}
-    found = [pair for pair, role in roles.items() if role in ("baseline", "conventional")]
+    found = [pair for pair, role in roles.items() if role in _GATHERS]
     return sorted(found, key=lambda pair: (roles[pair] != "baseline", pair))
 
 
@@ -200,32 +196,44 @@ def baseline(run: Run) -> tuple[str, str]:
     return reference_variant(run) or ("cpu_gather", "naive")
 
 
-def set_aside(run: Run) -> set[tuple[str, str]]:
-    """Return strategy and variant of the series that are unranked, by their role."""
-    from gatherbench.strategies.base import UNRANKED  # imports torch
-    from gatherbench.strategies.registry import get, variants
-
-    found: set[tuple[str, str]] = set()
-    for strategy in {case["strategy"] for case in run.plan["cases"]}:
-        with contextlib.suppress(ValueError):  # of a package that is not installed here
-            every = variants(get(strategy))
-            found |= {(strategy, one.variant) for one in every if one.role in UNRANKED}
-    return found
-
-
-def limit_of(run: Run) -> tuple[str, str] | None:
-    """Return strategy and variant of the path that fetches nothing; ``None``: the plan has none."""
+def limits(epochs: pd.DataFrame) -> dict[str, float]:
+    """Return the measured no-fetch limit of each workload with one, from a table with ``median``,
+    s.
+    """
     from gatherbench.strategies.registry import role_of  # imports torch
 
-    named = ((case["strategy"], case["variant"]) for case in run.plan["cases"])
-    return next((names for names in dict.fromkeys(named) if role_of(*names) == "no_fetch"), None)
-
-
-def limits(run: Run, epochs: pd.DataFrame) -> dict[str, float]:
-    """Return the no-fetch limit (s) of each workload with one, from a table with ``median``."""
-    limit = limit_of(run)
-    found = of_paths(epochs[epochs["basis"] == "measured"], lambda pair: pair == limit)
+    measured = epochs[epochs["basis"] == "measured"]
+    found = of_paths(measured, lambda pair: role_of(*pair) == "no_fetch")
     return dict(zip(found["workload"], found["median"], strict=True))
+
+
+def predictions(run: Run) -> pd.DataFrame:
+    """Return a line per predicted series.
+
+    Columns: :data:`SERIES`, ``median`` (the epoch, s), ``fetch``, ``train`` (s), and ``speedup``
+    over the baseline, NaN for series that borrow times from noisy ones.
+    """
+    names = {"epoch_s": "median", "fetch_s": "fetch", "train_s": "train"}
+    known = run.predicted.rename(columns=names).dropna(subset="median")
+    table, noisy = (
+        sort_series(known.reset_index()[[*SERIES, *names.values()]]),
+        modelled_from_noisy(run),
+    )
+    quiet = table[[Key(*key) not in noisy for key in table[SERIES].to_numpy()]]
+    base = of_paths(quiet, lambda path: path == baseline(run)).set_index("workload")["median"]
+    return table.assign(speedup=quiet["workload"].map(base).astype(float) / quiet["median"])
+
+
+def speedups(run: Run) -> pd.DataFrame:
+    """Return :func:`speedup_over` the baseline, then predictions'.
+
+    These have no interval: both ends are the ratio.
+    """
+    measured = speedup_over(run, *baseline(run))
+    modelled = predictions(run)[[*SERIES, "speedup"]].dropna()
+    modelled["low"] = modelled["high"] = modelled["speedup"]
+    tables = [table for table in (measured, modelled) if len(table)]
+    return sort_series(pd.concat(tables)) if tables else measured
 
 
 # ---- the host, as it issues an epoch -------------------------------------------------------------
@@ -239,7 +247,7 @@ def host_bound(run: Run) -> frozenset[Key]:
     faster path would change nothing, and the speed of issuing differs from process to process.
     """
     shares = issue_shares(run)
-    return frozenset(Key(*one) for one in shares.loc[shares["bound"], SERIES].to_numpy())
+    return frozenset(Key(*series) for series in shares.loc[shares["bound"], SERIES].to_numpy())
 
 
 def issue_shares(run: Run) -> pd.DataFrame:
@@ -253,16 +261,14 @@ def issue_shares(run: Run) -> pd.DataFrame:
     """
     from gatherbench.strategies.registry import role_of  # imports torch
 
-    names = {f"issue_{one}": one for one in ("train", "fetch", "left", "draw", "wait")}
+    names = {f"issue_{part}": part for part in ("train", "fetch", "left", "draw", "wait")}
     known = run.medians.rename(columns=names)[[*names.values(), "issue_steps_left"]]
     found = known.dropna(subset=["train", "fetch", "left"]).reset_index()
-    pairs = zip(found["strategy"], found["variant"], strict=True)
-    roles = pd.Series([role_of(*pair) for pair in pairs], found.index, dtype=object)
+    roles = pd.Series([role_of(*path) for path in found[SERIES[1:3]].to_numpy()], found.index, str)
     found["issued"] = found["train"] + found["draw"].fillna(0.0)
     found["issued"] += found["fetch"].where(roles.isin(_ISSUED), 0.0)
     bound = (found["issued"] > BOUND_SHARE) & (found["issue_steps_left"] <= BOUND_STEPS)
-    found["bound"] = bound & ~roles.isin(("baseline", "conventional"))
-    return sort_series(found)
+    return sort_series(found.assign(bound=bound & ~roles.isin(_GATHERS)))
 
 
 # ---- what was not measured -----------------------------------------------------------------------
@@ -276,27 +282,20 @@ def problems(run: Run) -> pd.DataFrame:
     ``not run``), ``reason`` (of the first such repeat), ``repeats`` (a number), ``of`` (planned,
     and measured beyond the plan until the epoch was precise).
     """
-    keys = ["workload", "strategy", "variant"]
-    planned = pd.DataFrame(run.plan["cases"], columns=[*keys, "repeat"])
-    ended = run.ended.reset_index()[[*keys, "repeat", "status", "reason"]]
-    cases = planned.merge(ended, on=[*keys, "repeat"], how="outer")
+    keys = [*_PATH, "repeat"]
+    planned = pd.DataFrame(run.plan["cases"], columns=keys)
+    cases = planned.merge(run.ended.reset_index()[[*keys, "status", "reason"]], "outer", keys)
     not_run = cases["status"].isna()
-    cases.loc[not_run, "status"] = "not run"
-    cases.loc[not_run, "reason"] = NOT_RUN[run.going]
-    cases["of"] = cases.groupby(keys)["repeat"].transform("count")
-    bad = cases[cases["status"] != "ok"].sort_values("repeat")
-    found = bad.groupby(keys, as_index=False).agg(
-        status=("status", "first"),
-        reason=("reason", "first"),
-        repeats=("repeat", "count"),
-        of=("of", "first"),
-    )
-    return sort_series(found)
+    cases.loc[not_run, ["status", "reason"]] = ["not run", NOT_RUN[run.going]]
+    cases["of"] = cases.groupby(_PATH)["repeat"].transform("count")
+    bad = cases[cases["status"] != "ok"].sort_values("repeat").groupby(_PATH, as_index=False)
+    found = {"status": "first", "reason": "first", "repeat": "count", "of": "first"}
+    return sort_series(bad.agg(found).rename(columns={"repeat": "repeats"}))
 
 
 def reasons(run: Run) -> dict[tuple[str, str, str], tuple[str, str]]:
     """Return status and reason of each line of :func:`problems`, by workload, strategy, variant."""
-    found = problems(run)[["workload", "strategy", "variant", "status", "reason"]]
+    found = problems(run)[[*_PATH, "status", "reason"]]
     return {(w, s, v): (status, why) for w, s, v, status, why in found.itertuples(index=False)}
 
 
@@ -305,19 +304,16 @@ def reasons_of(run: Run, *columns: str) -> pd.DataFrame:
 
     Columns: those of :attr:`Run.reasons`.
     """
-    reasons = run.reasons
-    mine = reasons[
-        reasons["column"].isin(columns) & (reasons["status"] != "ok") & (reasons["rank"] < 0)
-    ]
-    return sort_by(mine, "column", columns)
+    why = run.reasons
+    why = why[why["column"].isin(columns) & (why["status"] != "ok") & (why["rank"] < 0)]
+    return sort_by(why, "column", columns)
 
 
 def unpredicted(run: Run) -> pd.DataFrame:
     """Return the predictions without an epoch, their ``machine``, and the ``reason``."""
     missing = run.predicted[run.predicted["epoch_s"].isna()].reset_index()
-    why = reasons_of(run, "epoch_s").query("basis == 'predicted'")[[*SERIES[:3], "reason"]]
-    why = why.drop_duplicates(SERIES[:3])
-    return missing[[*SERIES, "machine"]].merge(why, on=SERIES[:3], how="left")
+    why = reasons_of(run, "epoch_s").query("basis == 'predicted'")[[*_PATH, "reason"]]
+    return missing[[*SERIES, "machine"]].merge(why.drop_duplicates(_PATH), on=_PATH, how="left")
 
 
 # ---- order, and columns of three -----------------------------------------------------------------
@@ -330,11 +326,13 @@ def sort_series(table: pd.DataFrame) -> pd.DataFrame:
     """
     from gatherbench.strategies.registry import STRATEGIES  # imports torch
 
-    rank = {strategy.name: i for i, strategy in enumerate(STRATEGIES)}
-    bases = {name: i for i, name in enumerate(BASES)}
-    order = table.assign(_rank=[rank.get(s, len(rank)) for s in table["strategy"]], _basis=0)
-    if "basis" in table:
-        order["_basis"] = [bases.get(basis, -1) for basis in table["basis"]]
+    places = {
+        "strategy": {strategy.name: place for place, strategy in enumerate(STRATEGIES)},
+        "basis": {name: place for place, name in enumerate(BASES)},
+    }
+    rank = table["strategy"].map(places["strategy"]).fillna(len(STRATEGIES))
+    basis = table["basis"].map(places["basis"]).fillna(-1) if "basis" in table else 0
+    order = table.assign(_rank=rank, _basis=basis)
     ordered = order.sort_values(["_rank", "strategy", "variant", "_basis"], kind="stable")
     return ordered.drop(columns=["_rank", "_basis"]).reset_index(drop=True)
 
@@ -354,8 +352,8 @@ def sort_by(table: pd.DataFrame, column: str, names: Sequence[str]) -> pd.DataFr
 
 def of_paths(table: pd.DataFrame, wanted: Callable[[tuple[str, str]], bool]) -> pd.DataFrame:
     """Return the lines of a table whose strategy and variant are wanted."""
-    pairs = zip(table["strategy"], table["variant"], strict=True)
-    return table[pd.Series([wanted(pair) for pair in pairs], table.index, dtype=bool)]
+    paths = zip(table["strategy"], table["variant"], strict=True)
+    return table[pd.Series([wanted(pair) for pair in paths], table.index, dtype=bool)]
 
 
 def ends_of(name: str) -> list[str]:
@@ -366,7 +364,7 @@ def ends_of(name: str) -> list[str]:
 def with_ends_of(**values: Sequence[float]) -> dict[str, float]:
     """Return each value and the ends of its interval by the columns of :func:`ends_of`."""
     return {
-        column: one
+        column: number
         for name, three in values.items()
-        for column, one in zip(ends_of(name), three, strict=True)
+        for column, number in zip(ends_of(name), three, strict=True)
     }

@@ -1,12 +1,10 @@
 """Derive from a run's frames the GPU's energy and power, and its link's traffic.
 
 Energy comes from the stage ``energy``: a window over whole epochs, long enough for the counter
-(:mod:`gatherbench.bench.run.untimed`). Power is energy over the window's length.
-
-The sensors count the link's traffic; the strategies declare requests that were counted from the
-ids. Agreement of both is the evidence for alignment, which only the second shows in advance. If
-they disagree, the largest read that the GPU makes differs from the assumed one, or other traffic
-crosses the link.
+(:mod:`gatherbench.bench.run.untimed`). The sensors count the link's traffic; the strategies declare
+requests that were counted from the ids. Agreement of both is the evidence for alignment. If they
+disagree, the largest read that the GPU makes differs from the assumed one, or other traffic crosses
+the link.
 """
 
 from __future__ import annotations
@@ -31,9 +29,6 @@ from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES
 LARGE_PAGES = 0.25
 #: Largest reads that a GPU may make, B; requests are declared for the first.
 LARGEST_READS = (128, 64)
-#: By calibration, for each source; a trusted one is right in both directions.
-_RATIOS = [f"pcie_{direction}_ratio" for direction in DIRECTIONS]
-_REQUESTS = re.compile(r"declared_gpu_requests_(\d+)b")
 
 
 def idle_power_w(run: Run) -> float | None:
@@ -53,17 +48,20 @@ def link_rate(run: Run) -> tuple[float | None, str]:
 
 
 def _of_calibration(run: Run, metric: str) -> float | None:
-    whole = run.calibration
-    found = whole[(whole["metric"] == metric) & (whole["status"] == "ok")]["value"]
-    return float(found.iloc[-1]) if len(found) else None
+    table = run.calibration.query("metric == @metric and status == 'ok'")
+    return float(table["value"].iloc[-1]) if len(table) else None
 
 
 def copied_ratio(run: Run) -> float | None:
-    """Return the trusted sensor's bytes for each byte copied to the device, by calibration."""
-    whole = run.calibration[run.calibration["status"] == "ok"]
-    for _, ratios in whole[whole["metric"].isin(_RATIOS)].groupby("source", sort=False):
-        if len(ratios) == len(_RATIOS) and ratios["value"].between(*TRUSTED).all():
-            return float(ratios.set_index("metric")["value"][_RATIOS[0]])
+    """Return the trusted sensor's bytes for each byte copied to the device, by calibration.
+
+    A sensor is trusted if it is right in both directions.
+    """
+    names = [f"pcie_{direction}_ratio" for direction in DIRECTIONS]
+    table = run.calibration.query("metric in @names and status == 'ok'")
+    for _, ratios in table.groupby("source", sort=False):
+        if len(ratios) == len(names) and ratios["value"].between(*TRUSTED).all():
+            return float(ratios.set_index("metric")["value"][names[0]])
     return None
 
 
@@ -73,9 +71,8 @@ def slow_pages(run: Run) -> pd.DataFrame:
     """
     names = {"setup_page_visit_rate_per_s": "whole", "setup_page_visit_rate_near_per_s": "near"}
     found = run.ended.groupby(SERIES)[["setup_managed_bytes", *names]].median()
-    found = found.rename(columns=names)
-    slow = found["setup_managed_bytes"].notna() & (found["whole"] < LARGE_PAGES * found["near"])
-    return found[slow].reset_index()
+    found = found.rename(columns=names).dropna(subset="setup_managed_bytes")
+    return found[found["whole"] < LARGE_PAGES * found["near"]].reset_index()
 
 
 def energy(run: Run) -> pd.DataFrame:
@@ -99,33 +96,29 @@ def gpu_energy(run: Run) -> pd.DataFrame:
     idle GPU in that time), ``above idle`` and ``not split`` (if the idle power was not measured),
     which add up to ``median``.
     """
-    found = energy(run)
-    return _with_idle(run, found["energy"], found["time"])
+    windows = energy(run)
+    return _with_idle(run, windows["energy"], windows["time"])
 
 
 def gpu_power(run: Run) -> pd.DataFrame:
     """Return the GPU's mean power over an epoch, W, with the columns of :func:`gpu_energy`."""
-    power = energy(run)["power"]
-    return _with_idle(run, power, pd.Series(1.0, power.index))
+    windows = energy(run)
+    return _with_idle(run, windows["power"], windows["time"] * 0 + 1)
 
 
 def _with_idle(run: Run, values: pd.Series[float], seconds: pd.Series[float]) -> pd.DataFrame:
     table, watts = spread(values).set_index(SERIES), idle_power_w(run)
-    idle = pd.Series(0.0, table.index)
-    if watts is not None:
-        idle = (seconds.groupby(SERIES).median() * watts).reindex(table.index)
-        idle = idle.clip(upper=table["median"])
-    rest = "not split" if watts is None else "above idle"
-    table["idle"] = idle
-    table["above idle"] = table["not split"] = 0.0
-    table[rest] = table["median"] - idle
+    idle = (seconds.groupby(SERIES).median() * (watts or 0.0)).reindex(table.index)
+    table["idle"] = idle.clip(upper=table["median"])
+    rest = table["median"] - table["idle"]
+    table["above idle"], table["not split"] = (rest, 0.0) if watts is not None else (0.0, rest)
     return table.reset_index()
 
 
 def requests_declared(columns: Iterable[object]) -> dict[int, str]:
     """Return the columns that count requests declared by cases, by the bytes of one request."""
-    matches = map(_REQUESTS.fullmatch, map(str, columns))
-    return {int(found[1]): found[0] for found in matches if found}
+    matches = (re.fullmatch(r"declared_gpu_requests_(\d+)b", str(name)) for name in columns)
+    return {int(match[1]): match[0] for match in matches if match}
 
 
 def link_bytes(run: Run) -> pd.DataFrame:
@@ -143,15 +136,16 @@ def link_bytes(run: Run) -> pd.DataFrame:
     keys = pd.MultiIndex.from_frame(found[SERIES[:3]])
     declared = run.declared_medians.droplevel("backend").reindex(keys).set_axis(found.index)
     copies, ratio = declared["declared_copy_engine_bytes"], copied_ratio(run) or 1.0
-    counts = {size: declared[name] for size, name in requests_declared(declared).items()}
-    by_reads = declared["declared_gpu_link_read_bytes"] > 0
-    uncounted = by_reads & (declared[[of.name for of in counts.values()]].isna().all(axis=1))
-    read = sum((size * count.fillna(0.0) for size, count in counts.items()), 0.0 * copies)
-    found["payload"] = declared["declared_payload_bytes"]
-    found["read"] = (read + copies).mask(uncounted)
+    sizes = requests_declared(declared)
+    counts = declared[[*sizes.values()]].set_axis([*sizes], axis=1)
+    uncounted = (declared["declared_gpu_link_read_bytes"] > 0) & counts.isna().all(axis=1)
+    counts = counts.fillna(0.0)
+    read = sum((size * counts[size] for size in sizes), 0.0 * copies)
+    links = {}
     for largest in LARGEST_READS:
-        whole = (math.ceil(size / largest) * of.fillna(0.0) for size, of in counts.items())
-        headers = sum(whole, 0.0 * copies) * COMPLETION_HEADER_BYTES
-        found[f"link_{largest}"] = (read + headers + copies * ratio).mask(uncounted)
-    names = ["payload", "read", *(f"link_{size}" for size in LARGEST_READS)]
-    return plan_order(run, found[[*SERIES, *names, "median", "low", "high", "count"]])
+        whole = sum((math.ceil(size / largest) * counts[size] for size in sizes), 0.0 * copies)
+        links[f"link_{largest}"] = read + whole * COMPLETION_HEADER_BYTES + copies * ratio
+    values = {"payload": declared["declared_payload_bytes"]}
+    values |= {n: of.mask(uncounted) for n, of in {"read": read + copies, **links}.items()}
+    found = pd.concat([found[SERIES], pd.DataFrame(values), found.drop(columns=SERIES)], axis=1)
+    return plan_order(run, found)

@@ -26,34 +26,29 @@ _METERED = ["system_cpu_busy_s", "cpu_user_s", "cpu_system_s", "window_s"]
 def noise_of(epochs: pd.DataFrame, cases: pd.DataFrame, env: dict[str, Any]) -> pd.DataFrame:
     """Return how quiet the machine was during each case, by :data:`SERIES` and repeat.
 
-    ``noisy``: other work had too much of it. ``other_cores``: cores of the host that other work had
-    over all of the case's epochs; NaN if the host was not metered. ``used``: the case counts: it
-    did not fail, and was quiet or its series has no quiet case.
-
-    Other work is defined by :class:`gatherbench.bench.meters.cpu.OtherWork`.
+    ``noisy``: other work (:class:`gatherbench.bench.meters.cpu.OtherWork`) had too much of it.
+    ``other_cores``: cores of the host that other work had over all of the case's epochs; NaN if the
+    host was not metered. ``used``: the case counts: it did not fail, and was quiet or its series
+    has no quiet case.
     """
-    one, ended = epochs[epochs["rank"] < 0], cases[cases["rank"] < 0]
-    sums = one.reindex(columns=[*_CASE, *_METERED, "system_cpu_steal_s"])
+    epochs, cases = epochs[epochs["rank"] < 0], cases[cases["rank"] < 0]
+    sums = epochs.reindex(columns=[*_CASE, *_METERED, "system_cpu_steal_s"])
     sums = sums.fillna({"system_cpu_steal_s": 0.0}).dropna(subset=_METERED).groupby(_CASE).sum()
     window, cores = sums["window_s"], logical_cores(env)
     busy = sums["system_cpu_busy_s"] + sums["system_cpu_steal_s"]
     other = busy - (sums["cpu_user_s"] + sums["cpu_system_s"])
     too_much = other - quiet_cores(cores) * window > TICK_S * cores
-    known, failed = (
+    measured, failed, known = (
         pd.MultiIndex.from_frame(of[_CASE])
-        for of in (pd.concat([one[_CASE], ended[_CASE]]), ended[ended["status"] == "failed"])
+        for of in (epochs, cases[cases["status"] == "failed"], pd.concat([epochs, cases]))
     )
     found = pd.DataFrame(index=known.drop_duplicates())
+    found["noisy"] = found.index.isin(too_much[too_much].index)
     # Clocks tick: a negative load is none.
     found["other_cores"] = (other / window).clip(lower=0).reindex(found.index)
-    found["noisy"] = found.index.isin(too_much[too_much].index)
-    right = ~found.index.isin(failed)
-    # A case that is no result has no epochs here.
-    quiet = ~found["noisy"] & found.index.isin(pd.MultiIndex.from_frame(one[_CASE]))
+    quiet = ~found["noisy"] & found.index.isin(measured)  # a case that is no result has no epochs
     none_quiet = ~quiet.groupby(SERIES).transform("any").astype(bool)
-    return found.assign(used=right & (~found["noisy"] | none_quiet))[
-        ["noisy", "other_cores", "used"]
-    ]
+    return found.assign(used=~found.index.isin(failed) & (~found["noisy"] | none_quiet))
 
 
 def logical_cores(env: dict[str, Any]) -> int:
@@ -63,8 +58,8 @@ def logical_cores(env: dict[str, Any]) -> int:
 
 def noisy_series(run: Run) -> dict[Key, float]:
     """Return the series without a quiet repeat, with the worst repeat's cores of other work."""
-    ended = run.ended
-    worst = ended.loc[ended["noisy"] & ended["used"], "other_cores"].groupby(SERIES).max()
+    noisy = run.ended[run.ended["noisy"] & run.ended["used"]]
+    worst = noisy["other_cores"].groupby(SERIES).max()
     return {Key(*series): cores for series, cores in worst.items()}  # type: ignore[misc]
 
 
@@ -77,7 +72,7 @@ def modelled_from_noisy(run: Run) -> set[Key]:
     quiet = {series.workload for series in measured if series not in noisy}
     lent = {series.workload for series in measured} - quiet
     borrowing = run.predicted.index[run.predicted["borrowed"].notna()]
-    return {Key(*one[:5]) for one in borrowing if one[0] in lent}
+    return {Key(*names[:5]) for names in borrowing if names[0] in lent}
 
 
 def mostly_noisy(run: Run) -> bool:
@@ -97,7 +92,7 @@ def no_ratio_over(run: Run, reference: Key) -> str:
 def series_of(run: Run) -> list[Key]:
     """Return the series with an epoch that counts."""
     known = run.measured.index[run.measured["epoch_s"].notna()]
-    return list(dict.fromkeys(Key(*one[:5]) for one in known))
+    return list(dict.fromkeys(Key(*names[:5]) for names in known))
 
 
 def noise(run: Run) -> str:
@@ -105,7 +100,5 @@ def noise(run: Run) -> str:
     load = run.ended.loc[run.ended["noisy"], "other_cores"]
     if load.empty:
         return ""
-    return (
-        f"other work had up to {load.max():.1f} cores of the host while {len(load)} of"
-        f" {run.ended['other_cores'].count()} cases ran"
-    )
+    of = f"{len(load)} of {run.ended['other_cores'].count()} cases"
+    return f"other work had up to {load.max():.1f} cores of the host while {of} ran"

@@ -20,33 +20,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One test case to measure, with its parameters, 0 or empty if it lacks one.
+    """One test case to measure, with its parameters, 0 or empty if it lacks one."""
 
-    Attributes:
-        case: the name of a case of ``bench/probe``, or of a quantity that it counts.
-        row_bytes: of a gather, or of a read of a disk.
-        span_bytes: the part of the host's table that is read.
-        threads: of the processor; for a disk the reads in flight.
-        grid_percent: the number of blocks that are launched. For a gather: per cent of the threads
-            that the GPU can hold (0: the launch policy's own grid). For ``sm_read``: blocks per
-            hundred multiprocessors. While training runs: per cent of the GPU for the fetch.
-        policy: launch policy of a gather, or the library that gathers.
-        order: how the ids are arranged before they are gathered.
-        load: the work that represents training.
-        provider: how the fetch during training gets its share of the GPU.
-        held_out: in older rows: not fitted by a calibration, but predicted.
-    """
-
-    case: str
-    row_bytes: int = 0
-    span_bytes: int = 0
-    threads: int = 0
+    case: str  # of `bench/probe`, or a quantity that it counts
+    row_bytes: int = 0  # of a gather, or of a read of a disk
+    span_bytes: int = 0  # the part of the host's table that is read
+    threads: int = 0  # of the processor; for a disk the reads in flight
+    #: The number of blocks that are launched. For a gather: per cent of the threads that the GPU
+    #: can hold (0: the launch policy's own grid). For ``sm_read``: blocks per hundred
+    #: multiprocessors. While training runs: per cent of the GPU for the fetch.
     grid_percent: int = 0
-    policy: str = ""
-    order: str = ""
-    load: str = ""
-    provider: str = ""
-    held_out: bool = False
+    policy: str = ""  # launch policy of a gather, or the library that gathers
+    order: str = ""  # how the ids are arranged before they are gathered
+    load: str = ""  # the work that represents training
+    provider: str = ""  # how the fetch during training gets its share of the GPU
+    held_out: bool = False  # in older rows: not fitted by a calibration, but predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +56,8 @@ class PointRow:
 
 POINT_COLUMNS = tuple(field.name for field in fields(Point))
 #: Every column of the file with the type of its values.
-COLUMNS: dict[str, object] = {
-    **get_type_hints(Point),
-    **{name: kind for name, kind in get_type_hints(PointRow).items() if name != "point"},
-}
+COLUMNS: dict[str, object] = {**get_type_hints(Point), **get_type_hints(PointRow)}
+del COLUMNS["point"]
 
 
 def is_point_table(path: Path) -> bool:

@@ -22,8 +22,9 @@ from gatherbench.bench.read.derive import (
     epoch_logs,
     host_bound,
     reference_variant,
-    set_aside,
+    sort_by,
     spread,
+    with_ends_of,
 )
 from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
 from gatherbench.bench.read.noise import mostly_noisy, noisy_series
@@ -32,6 +33,8 @@ from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Interval, Logs
 from gatherbench.stats.judge import PathWord, between, is_open, ratio_of
 
+#: The gathers over which there are ratios: fields of a :class:`Standing`.
+_BASES = ("best", "reference")
 _INVERSE: Mapping[PathWord, PathWord] = {"SLOW": "FAST", "FAST": "SLOW"}
 
 
@@ -85,32 +88,29 @@ def standings(run: Run) -> list[Standing]:
     Unranked are roles that are no use for training, and series without a quiet repeat; the latter
     are ranked if most of the run is noisy.
     """
-    from gatherbench.strategies.registry import role_of  # imports torch
+    from gatherbench.strategies.base import UNRANKED  # imports torch
+    from gatherbench.strategies.registry import role_of
 
-    logs = epoch_logs(run)
-    apart, pair = set_aside(run), reference_variant(run)
+    logs, medians, pair = epoch_logs(run), run.medians["epoch_s"], reference_variant(run)
     busy, bound = mostly_noisy(run), host_bound(run)
     noisy = () if busy else noisy_series(run)
-    medians = run.medians["epoch_s"]
-    fields = {(key.workload, key.backend): None for key in logs}
     found = []
-    for workload, backend in sorted(fields, key=lambda one: run.workloads.index(one[0])):
+    groups = dict.fromkeys((key.workload, key.backend) for key in logs)
+    for workload, backend in sorted(groups, key=lambda group: run.workloads.index(group[0])):
         here = {k: v for k, v in logs.items() if (k.workload, k.backend) == (workload, backend)}
-        roles = {key: role_of(*key[1:3]) for key in here}
-        free = [
-            k for k in here if k not in noisy and k[1:3] not in apart and roles[k] != "upper_bound"
-        ]
-        ranked = sorted(free, key=lambda k: float(medians[tuple(k)]))
-        gathers = [k for k in ranked if roles[k] in ("baseline", "conventional")]
+        roles = {key: role_of(*key[1:3]) for key in here if key not in noisy}
+        free = [key for key, role in roles.items() if role not in {*UNRANKED, "upper_bound"}]
+        ranked = sorted(free, key=lambda key: float(medians[tuple(key)]))
+        gathers = [key for key in ranked if roles[key] in ("baseline", "conventional")]
         words: dict[tuple[Key, Key], PathWord] = {}
-        for one, other in combinations(ranked, 2):
-            held = {one, other} <= bound
-            word = between(ratio_of(here[one], here[other]), host_bound=held)
-            words[one, other] = word = "AMBIGUOUS" if busy else word
-            words[other, one] = _INVERSE.get(word, word)
-        limit = next((k for k in here if roles[k] == "no_fetch" and k not in noisy), None)
-        base = next((k for k in gathers if k[1:3] == pair), gathers[0] if gathers else None)
-        best = gathers[0] if gathers else None
+        for path, other in combinations(ranked, 2):
+            ratio = ratio_of(here[path], here[other])
+            word = between(ratio, host_bound={path, other} <= bound)
+            words[path, other] = word = "AMBIGUOUS" if busy else word
+            words[other, path] = _INVERSE.get(word, word)
+        limit = next((key for key, role in roles.items() if role == "no_fetch"), None)
+        best = next(iter(gathers), None)
+        base = next((key for key in gathers if key[1:3] == pair), best)
         found.append(Standing(workload, backend, here, ranked, best, base, limit, words))
     return found
 
@@ -142,39 +142,36 @@ def table(run: Run) -> pd.DataFrame:
                 line |= {"rank": "limit", "shown": 2}
             elif key in noisy and not busy:
                 line["rank"] = "noisy"
-            bases = {"best": standing.best, "reference": standing.reference}
-            for name, base in bases.items() if key not in noisy or busy else ():
-                if base is not None:
+            for name in _BASES if key not in noisy or busy else ():
+                if (base := getattr(standing, name)) is not None:
                     ratio = standing.speedup(key, base)
-                    line |= dict(zip(ends_of(name), ratio.ends, strict=True))
+                    line |= with_ends_of(**{name: ratio.ends})
                     line[f"open_{name}"] = key != base and (busy or is_open(*ratio.ends[1:]))
             lines.append(line)
-    open_ = ["open_best", "open_reference"]
-    names = ["rank", "rank_low", "rank_high", *ends_of("best"), *ends_of("reference"), *open_]
-    frame = pd.DataFrame(lines, columns=[*SERIES, *names, "shown"]).join(_costs(run), on=SERIES)
+    open_ = [f"open_{name}" for name in _BASES]
+    ratios = [end for name in _BASES for end in ends_of(name)]
+    names = [*SERIES, "rank", "rank_low", "rank_high", *ratios, *open_, "shown"]
+    frame = pd.DataFrame(lines, columns=names).join(_costs(run), on=SERIES)
     frame[open_] = frame[open_].eq(True)
-    place = frame["workload"].map({w: n for n, w in enumerate(run.workloads)})
-    frame = frame.assign(place=place).sort_values(
-        ["place", "shown", "epoch"], kind="stable", ignore_index=True
-    )
-    return frame.drop(columns=["place", "shown"])
+    frame = frame.sort_values(["shown", "epoch"], kind="stable")
+    return sort_by(frame, "workload", run.workloads).drop(columns="shown")
 
 
 def _costs(run: Run) -> pd.DataFrame:
     """Return the costs of an epoch of each measured series, by series, and its repeats."""
-    medians, series = run.medians, spread(run.measured["epoch_s"]).set_index(SERIES)
-    found = series[["median", "low", "high"]].set_axis(ends_of("epoch"), axis=1)
     names = {"fetch_s": "waiting", "train_s": "train", "all_reduce_s": "all_reduce"}
     names |= {"wait_s": "wait", "cpu_s": "cpu", "cores": "cores"}
+    times = spread(run.measured["epoch_s"]).set_index(SERIES)[["median", "low", "high"]]
+    found = times.set_axis(ends_of("epoch"), axis=1)
+    medians = run.medians.reindex(found.index)
     found = found.join(medians[[*names]].rename(columns=names))
-    medians = medians.reindex(found.index)
     link_bytes, payload = medians["declared_link_bytes"], medians["fetch_payload_bytes"]
     link_bytes = link_bytes.mask(found.index.get_level_values("backend") == "host", payload)
     found["link"] = medians["link_rate"].fillna(link_bytes / found["epoch"])
     found["rate"] = medians["payload_rate"].mask(medians["declared_lookahead"] > 0)
     found["watts"] = gpu_power(run).set_index(SERIES)["median"]
-    energy = gpu_energy(run).set_index(SERIES)
-    found["joules"] = energy["above idle"] if idle_power_w(run) is not None else np.nan
+    energy = gpu_energy(run).set_index(SERIES)["above idle"]
+    found["joules"] = energy if idle_power_w(run) is not None else np.nan
     epochs = run.epochs.reindex(columns=[*CASE, "rank", "used", "epoch_s"])
     epochs = epochs[(epochs["rank"] < 0) & epochs["epoch_s"].notna()]
     used = epochs.drop_duplicates(CASE).groupby(SERIES)["used"]

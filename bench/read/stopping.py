@@ -31,6 +31,9 @@ from gatherbench.stats.interval import Logs, interval_of
 
 #: Workload, strategy and variant.
 Series = tuple[str, str, str]
+_PATH = SERIES[:3]
+#: The rows that are read besides those of epochs, cases and what the host issues.
+_FURTHER = (PROCESS[:2], ("sample", "wall_time"))
 
 #: The number of quiet repeats from which on a narrow interval may end a series.
 FEWEST = 6
@@ -57,31 +60,31 @@ class StoppingRule:
             return []
         run = so_far(rows, measure, self._cores)
         cases = run.ended.reset_index()
-        names = cases[[*SERIES[:3], "repeat"]].itertuples(index=False, name=None)
-        spent_s = cases["case_s"][[name not in self._least for name in names]].sum()
-        left_s = measure.budget_s - spent_s if measure.budget_s else math.inf
+        cases["name"] = list(cases[[*_PATH, "repeat"]].itertuples(index=False, name=None))
+        beyond = cases.loc[~cases["name"].isin(self._least), "case_s"].sum()
+        left_s = measure.budget_s - beyond if measure.budget_s else math.inf
         table, known, wanted = self._series(cases), _widths(run), []
         for series, of in zip(table.index, table.to_dict("records"), strict=True):
             need = self._need(known.get(series), of["repeats"], of["quiet"])
             group = table.loc[[series]]
             if of["turns"]:  # those that take turns with it are measured again with it
-                mine = table.index.get_level_values("workload") == series[0]
-                group = table[table["turns"] & mine]
+                group = table[table["turns"] & (table.index.get_level_values(0) == series[0])]
             if need is not None and group["longest_s"].sum() <= left_s:
                 repeat = 1 + int(group["repeat"].max())
                 further = [replace(self._first[other], repeat=repeat) for other in group.index]
                 # Avoid twice in a row: a drift of the machine would fall on one series alone.
                 again = group["place"].max() == len(cases) - 1
                 wanted.append((not again, need, self._draw.random(), further))
-        return max(wanted, key=lambda one: one[:3])[-1] if wanted else []
+        return max(wanted, key=lambda choice: choice[:3])[-1] if wanted else []
 
     def _series(self, cases: pd.DataFrame) -> pd.DataFrame:
         """Return a line for each series that never failed: its repeats, quiet ones, the last."""
         turns = cases["setup_process_began_s"].notna()
         cases = cases.assign(turns=turns, quiet=~cases["noisy"], place=range(len(cases)))
+        cases["bad"] = cases["status"] != "ok"
         found = (
             cases.sort_values("repeat")
-            .groupby(SERIES[:3])
+            .groupby(_PATH)
             .agg(
                 repeats=("repeat", "size"),
                 repeat=("repeat", "max"),
@@ -89,7 +92,7 @@ class StoppingRule:
                 longest_s=("case_s", "max"),
                 turns=("turns", "last"),
                 place=("place", "max"),
-                bad=("status", lambda status: (status != "ok").any()),
+                bad=("bad", "any"),
             )
         )
         return found[~found["bad"].astype(bool) & found.index.isin(list(self._first))]
@@ -113,18 +116,16 @@ def widths(logs: Mapping[Key, Logs], bound: Collection[Key] = ()) -> dict[Key, f
     ``bound`` is left out if its shortest is among them, too: repeats never give a verdict on two
     paths that the host bounds.
     """
-    shortest: dict[tuple[str, str], Logs] = {}
-    for key, mine in logs.items():
-        if mine.blocks:
-            least = shortest.setdefault((key.workload, key.backend), mine)
-            shortest[key.workload, key.backend] = min(least, mine, key=np.mean)
+    turns = [key for key, of in logs.items() if of.blocks]
     found = {}
-    for key, mine in logs.items():
-        leader = shortest.get((key.workload, key.backend)) if mine.blocks else None
-        if key in bound and leader is not mine and any(logs[one] is leader for one in bound):
+    for key, own in logs.items():
+        if not own.blocks:
+            found[key] = interval_of((1, own)).half_width
             continue
-        over = () if leader is None else ((-1, leader),)
-        found[key] = interval_of((1, mine), *over).half_width
+        rivals = [k for k in turns if (k.workload, k.backend) == (key.workload, key.backend)]
+        leader = min(rivals, key=lambda rival: np.mean(logs[rival]))
+        if leader == key or not {key, leader} <= {*bound}:
+            found[key] = interval_of((1, own), (-1, logs[leader])).half_width
     return found
 
 
@@ -136,13 +137,10 @@ def _widths(run: Run) -> dict[Series, float]:
 def so_far(rows: Iterable[Row], measure: Measure, cores: int) -> Run:
     """Return the whole cases' epochs and ends among these rows, as a run."""
     lines = [
-        r
-        for r in rows
-        if (r.rank < 0 and r.basis == "measured")
-        and (
-            r.stage in ("epoch", "case", "host")
-            or (r.stage, r.metric) in (PROCESS[:2], ("sample", "wall_time"))
-        )
+        row
+        for row in rows
+        if (row.rank < 0 and row.basis == "measured")
+        and (row.stage in ("epoch", "case", "host") or (row.stage, row.metric) in _FURTHER)
     ]
     plan = {"workloads": {}, "cases": [], "measure": measure.model_dump()}
     env = {"cpu": {"logical_cores": cores}}

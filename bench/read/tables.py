@@ -13,8 +13,9 @@ observed.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +33,6 @@ from gatherbench.bench.run.columns import CASE_KEYS, EPOCH_KEYS, KNOWN, Column
 from gatherbench.bench.run.frames import Frames
 from gatherbench.bench.run.guards import is_running
 from gatherbench.bench.run.lines import frames_of, rows_in
-from gatherbench.bench.run.part import CaseId
 from gatherbench.bench.run.rows import SERIES, Row, table_of
 from gatherbench.bench.run.store import SAMPLE_COLUMNS, RunStore
 from gatherbench.outside import read_json
@@ -57,16 +57,15 @@ class Run:
         epochs: a line per epoch (of a prediction: a line per end of its range), and of each
             rank that has one. Columns: :data:`gatherbench.bench.run.columns.EPOCH_KEYS`; ``noisy``
             (the machine had too much other work while the case ran) and ``used`` (it counts);
-            then the observations, with the unit in the name: ``epoch_s``, ``fetch_s``,
-            ``link_rx_bytes``. A missing value is NaN, and ``reasons`` says why.
+            then the observations, with the unit in the name. A missing value is NaN.
         cases: a line per case: how it ended, its set-up, its checks. Columns:
             :data:`gatherbench.bench.run.columns.CASE_KEYS`; ``noisy``, ``used`` and ``other_cores``
             (that other work had while the case ran); then the observations.
         reasons: why a number is missing: a line for each case and column, or for single epochs
             (epoch -1: all of the case's). With the status ``ok``: the source of a number, if it
             differs from its column's. Columns: :data:`gatherbench.bench.run.columns.REASON_KEYS`.
-        columns: the meaning of each column: its ``unit``, ``source``, ``meaning``, and the
-            ``stage`` and ``metric`` by which processes name it; indexed by its name.
+        columns: by column, its ``unit``, ``source``, ``meaning``, and the ``stage`` and ``metric``
+            by which processes name it.
         declared: the values that each case, even a failed one, declares of its mean epoch, by
             :data:`CASE` without the basis.
         samples: seconds of every stage of every minibatch; empty while the run has not ended.
@@ -108,8 +107,48 @@ class Run:
         Raises:
             RunError: an epoch occurs twice in the table.
         """
-        loop_draws = self.sampler_workers == 0 and self.drawn not in GPU_SAMPLING
-        return _derived(self._counted("measured"), self.declared_medians, loop_draws)
+        epochs = self._counted("measured")
+        series = epochs.reset_index()[SERIES[:4]]
+        declared = self.declared_medians.reindex(pd.MultiIndex.from_frame(series))
+        declared = declared.set_axis(epochs.index)
+        whole, steps, fetch = epochs["epoch_s"], epochs["minibatches"], epochs["fetch_s"]
+        cpu, payload = epochs["cpu_user_s"] + epochs["cpu_system_s"], epochs["fetch_payload_bytes"]
+        on_disk = declared["declared_disk_payload_bytes"] > 0
+        kept, row_bytes = (
+            epochs["fetch_rows_in_memory"],
+            declared["declared_row_bytes"].where(on_disk),
+        )
+        missed = payload - kept.fillna(0) * row_bytes
+        missed = missed.where(missed > 0)
+        took = fetch.mask(declared["declared_lookahead"] > 0, whole)
+        iops = (epochs["fetch_disk_requests"] / took).where(row_bytes.notna())
+        waited, sample = epochs["host_wait_sample_s"], epochs["sample_s"]
+        if self.sampler_workers == 0 and self.drawn not in GPU_SAMPLING:
+            waited = waited.fillna(0.0)  # the loop itself draws minibatches: it never waits
+        return _with(
+            epochs,
+            cpu_s=cpu,
+            cores=cpu / epochs["window_s"],
+            payload_rate=payload / fetch,
+            gather_rate=payload / epochs["fetch_gather_s"],
+            link_rate=epochs["link_rx_bytes"] / whole,
+            on_device=epochs["fetch_rows_on_device"] / payload,
+            around_step_out=epochs["around_step_out_bytes"] / steps,
+            around_step_in=epochs["around_step_in_bytes"] / steps,
+            around_step_stall=epochs["around_step_stall_s"] / steps,
+            issue_train=epochs["host_issue_train_s"] / whole,
+            issue_fetch=epochs["host_issue_fetch_s"] / whole,
+            issue_draw=(sample - waited) / whole,
+            issue_wait=waited.fillna(sample) / whole,
+            issue_left=epochs["host_drain_s"] / whole,
+            issue_steps_left=epochs["host_drain_s"] / whole * steps,
+            disk_amplification=epochs["fetch_disk_read_bytes"] / missed,
+            disk_process=epochs["disk_read_process_bytes"] / missed,
+            disk_device=epochs["disk_read_device_bytes"] / missed,
+            disk_in_memory=kept * row_bytes / payload,
+            disk_iops=iops,
+            disk_in_flight=iops * epochs["fetch_disk_latency_mean_s"],
+        )
 
     @cached_property
     def declared_medians(self) -> pd.DataFrame:
@@ -120,8 +159,7 @@ class Run:
         ``declared_amplification``, bytes read off a disk for each byte of the rows on it;
         ``declared_link_requests``, of any size.
         """
-        every = dict.fromkeys([*self.declared, *_DECLARED])
-        found = self.declared.reindex(columns=list(every)).groupby(SERIES[:4]).median()
+        found = _whole(self.declared, _DECLARED).groupby(SERIES[:4]).median()
         by_link = found[["declared_copy_engine_bytes", "declared_gpu_link_read_bytes"]]
         requests = found.filter(regex=r"^declared_gpu_requests_\d+b$")
         on_device = found["declared_gpu_memory_read_bytes"] / found["declared_payload_bytes"]
@@ -143,17 +181,14 @@ class Run:
         the workload. Derived: ``counted_on_device``, the share of rows that were found there, and
         ``declared_pairs_an_edge``.
         """
-        cases = self.ended[self.ended["used"]]
-        seen = pd.concat([self.measured.droplevel("epoch"), cases])
+        seen = pd.concat([self.measured.droplevel("epoch"), self.ended[self.ended["used"]]])
         others = [name for name in seen if name in _KEYS or str(name).startswith("declared_")]
-        seen = seen.drop(columns=others).astype(float)
-        of_minibatches = self.declared.filter(like="declared_sample_")
-        of_minibatches = of_minibatches.reindex(
-            columns=self.declared_medians.filter(like="declared_sample_").columns
-        )
-        declared = self.declared_medians.drop(columns=of_minibatches.columns)
-        found = seen.groupby(SERIES).median().join(declared, on=SERIES[:4])
-        found = found.join(of_minibatches.groupby("workload").median(), on="workload")
+        declared = self.declared_medians
+        drawn = declared.filter(like="declared_sample_").columns
+        found = seen.drop(columns=others).astype(float).groupby(SERIES).median()
+        found = found.join(declared.drop(columns=drawn), on=SERIES[:4])
+        of_minibatches = self.declared.reindex(columns=drawn).groupby("workload").median()
+        found = found.join(of_minibatches, on="workload")
         return _with(
             found,
             counted_on_device=found["on_device"] * found["declared_row_bytes"],
@@ -167,8 +202,8 @@ class Run:
 
     def _counted(self, basis: str) -> pd.DataFrame:
         epochs = self.epochs
-        mine = epochs[(epochs["basis"] == basis) & (epochs["rank"] < 0) & epochs["used"]]
-        found = _whole(mine.set_index([*CASE, "epoch"]))
+        chosen = (epochs["basis"] == basis) & (epochs["rank"] < 0) & epochs["used"]
+        found = _whole(epochs[chosen].set_index([*CASE, "epoch"]))
         if found.index.has_duplicates:
             twice = found.index[found.index.duplicated()][0]
             raise RunError(f"{self.folder / 'epochs.csv'}: {twice} stands twice")
@@ -181,8 +216,8 @@ class Run:
         Derived rates: ``disk_roof``, random reads that the disk itself gave, per second;
         ``gather_alone_rate``, of the CPU's gather without training, B/s.
         """
-        mine = self.cases[(self.cases["rank"] < 0) & self.cases["status"].notna()]
-        found = _whole(mine.set_index(CASE))
+        chosen = (self.cases["rank"] < 0) & self.cases["status"].notna()
+        found = _whole(self.cases[chosen].set_index(CASE))
         roof = found["fetch_disk_roof_reads"] / found["fetch_disk_roof_s"]
         alone = found["setup_gathered_bytes"] / found["setup_gather_s"]
         return _with(found, disk_roof=roof, gather_alone_rate=alone)
@@ -201,24 +236,21 @@ class Run:
     @cached_property
     def machine(self) -> str:
         """The machine that measured; empty before any measurement. Predictions name another."""
-        return ", ".join(sorted(self._of_measured("machine")))
+        return ", ".join(self._all("machine", "basis == 'measured'"))
 
     @cached_property
     def commit(self) -> str:
         """The commits whose code measured or predicted; empty before any measurement."""
-        return ", ".join(sorted({*self.epochs["commit"], *self.cases["commit"]}))
-
-    def _of_measured(self, column: str) -> set[str]:
-        return {
-            str(one)
-            for of in (self.epochs, self.cases)
-            for one in of.loc[of["basis"] == "measured", column]
-        }
+        return ", ".join(self._all("commit"))
 
     @cached_property
     def has_gpu(self) -> bool:
         """Whether any case was measured on a GPU."""
-        return "cuda" in self._of_measured("backend")
+        return "cuda" in self._all("backend", "basis == 'measured'")
+
+    def _all(self, column: str, chosen: str = "rank == rank") -> list[str]:
+        frames = (self.epochs.query(chosen)[column], self.cases.query(chosen)[column])
+        return sorted({str(value) for of in frames for value in of})
 
     @property
     def workloads(self) -> list[str]:
@@ -229,8 +261,9 @@ class Run:
     def drawn(self) -> str:
         """The source of its minibatches: as planned, and ``live`` if the GPU could not draw."""
         sampling = str(self.plan["measure"].get("sampling", "live"))
-        on_gpu = "cuda" in {*self.epochs["backend"], *self.cases["backend"]}
-        return "live" if sampling in GPU_SAMPLING and not on_gpu else sampling
+        return (
+            "live" if sampling in GPU_SAMPLING and "cuda" not in self._all("backend") else sampling
+        )
 
     @cached_property
     def minibatches(self) -> str:
@@ -247,9 +280,8 @@ class Run:
     @property
     def sampler_workers(self) -> int:
         """Threads that draw minibatches ahead of the loop; 0: the loop does, or a GPU."""
-        if self.drawn in GPU_SAMPLING:
-            return 0
-        return int(self.plan["measure"].get("sampler_workers", 0))
+        planned = int(self.plan["measure"].get("sampler_workers", 0))
+        return 0 if self.drawn in GPU_SAMPLING else planned
 
     @property
     def names(self) -> dict[str, str]:
@@ -261,61 +293,12 @@ class Run:
 
         ``plain``: the fields' default values; plans may be older than a field.
         """
-        groups: list[tuple[dict[str, object], list[str]]] = []
-        for ident, fields in self.plan["workloads"].items():
-            same = {**fields, **plain}
-            members = next((mine for known, mine in groups if known == same), None)
-            if members is None:
-                groups.append((same, [ident]))
-            else:
-                members.append(ident)
-        names = workload_names({members[0]: same for same, members in groups})
-        return [(names[members[0]], members) for _, members in groups]
-
-
-def _derived(epochs: pd.DataFrame, declared: pd.DataFrame, loop_draws: bool) -> pd.DataFrame:
-    """Return measured epochs with the columns that :attr:`Run.measured` names.
-
-    Args:
-        declared: :attr:`Run.declared_medians`.
-        loop_draws: the loop itself draws minibatches, so that it does not wait for them.
-    """
-    series = pd.MultiIndex.from_arrays([epochs.index.get_level_values(n) for n in SERIES[:4]])
-    of_epochs = declared.reindex(series).set_axis(epochs.index)
-    whole, steps, fetch = epochs["epoch_s"], epochs["minibatches"], epochs["fetch_s"]
-    cpu, payload = epochs["cpu_user_s"] + epochs["cpu_system_s"], epochs["fetch_payload_bytes"]
-    row_bytes = of_epochs["declared_row_bytes"].where(of_epochs["declared_disk_payload_bytes"] > 0)
-    kept = epochs["fetch_rows_in_memory"]
-    missed = payload - kept.fillna(0) * row_bytes
-    missed = missed.where(missed > 0)
-    iops = epochs["fetch_disk_requests"] / fetch.mask(of_epochs["declared_lookahead"] > 0, whole)
-    iops = iops.where(row_bytes.notna())
-    waited, sample = epochs["host_wait_sample_s"], epochs["sample_s"]
-    waited = waited.fillna(0.0) if loop_draws else waited
-    return _with(
-        epochs,
-        cpu_s=cpu,
-        cores=cpu / epochs["window_s"],
-        payload_rate=payload / fetch,
-        gather_rate=payload / epochs["fetch_gather_s"],
-        link_rate=epochs["link_rx_bytes"] / whole,
-        on_device=epochs["fetch_rows_on_device"] / payload,
-        around_step_out=epochs["around_step_out_bytes"] / steps,
-        around_step_in=epochs["around_step_in_bytes"] / steps,
-        around_step_stall=epochs["around_step_stall_s"] / steps,
-        issue_train=epochs["host_issue_train_s"] / whole,
-        issue_fetch=epochs["host_issue_fetch_s"] / whole,
-        issue_draw=(sample - waited) / whole,
-        issue_wait=waited.fillna(sample) / whole,
-        issue_left=epochs["host_drain_s"] / whole,
-        issue_steps_left=epochs["host_drain_s"] / whole * steps,
-        disk_amplification=epochs["fetch_disk_read_bytes"] / missed,
-        disk_process=epochs["disk_read_process_bytes"] / missed,
-        disk_device=epochs["disk_read_device_bytes"] / missed,
-        disk_in_memory=kept * row_bytes / payload,
-        disk_iops=iops,
-        disk_in_flight=iops * epochs["fetch_disk_latency_mean_s"],
-    )
+        same = {ident: {**fields, **plain} for ident, fields in self.plan["workloads"].items()}
+        groups: dict[str, list[str]] = {}
+        for ident, fields in same.items():
+            groups.setdefault(json.dumps(fields, sort_keys=True), []).append(ident)
+        names = workload_names({ids[0]: same[ids[0]] for ids in groups.values()})
+        return [(names[ids[0]], ids) for ids in groups.values()]
 
 
 def _with(frame: pd.DataFrame, **columns: pd.Series[float]) -> pd.DataFrame:
@@ -323,9 +306,9 @@ def _with(frame: pd.DataFrame, **columns: pd.Series[float]) -> pd.DataFrame:
     return pd.concat([frame, pd.DataFrame(columns)], axis=1)
 
 
-def _whole(frame: pd.DataFrame) -> pd.DataFrame:
+def _whole(frame: pd.DataFrame, known: Sequence[str] = tuple(KNOWN)) -> pd.DataFrame:
     """Return the frame with all known columns, even those that were not observed."""
-    return frame.reindex(columns=list(dict.fromkeys([*frame, *KNOWN])))
+    return frame.reindex(columns=list(dict.fromkeys([*frame, *known])))
 
 
 def load_run(folder: Path | str) -> Run:
@@ -347,7 +330,8 @@ def run_in(store: RunStore) -> Run:
     going = is_running(store.folder)  # before the tables: a run that ends meanwhile has them all
     plan, env, frames = store.plan(), store.env(), store.frames()
     check(store.folder, plan, frames, env)
-    return _run(store.folder, plan, env, frames, store.calibration(), store.samples(), going)
+    calibration, samples = table_of(store.calibration()), store.samples()
+    return _run(store.folder, plan, env, frames, calibration, samples, going)
 
 
 def run_of(
@@ -359,9 +343,8 @@ def run_of(
     going: bool | None,
 ) -> Run:
     """Return these rows of a run as a run of their own; for the arguments see :class:`Run`."""
-    frames = frames_of(rows)
-    whole = [row for row in rows if not row.workload]
-    return _run(folder, plan, env, frames, whole, samples, going)
+    calibration = table_of([row for row in rows if not row.workload])
+    return _run(folder, plan, env, frames_of(rows), calibration, samples, going)
 
 
 def _run(
@@ -369,28 +352,38 @@ def _run(
     plan: dict[str, Any],
     env: dict[str, Any],
     frames: Frames,
-    calibration: Sequence[Row],
+    calibration: pd.DataFrame,
     samples: pd.DataFrame,
     going: bool | None,
 ) -> Run:
-    """Make a run without the measurements of cases that are no result."""
-    frames = _judged(frames)
-    right = right_in(frames)
-    declared = of_mean_epoch(frames)
+    """Make a run without the measurements of cases that are no result.
+
+    Those keep only declared values and how they ended.
+    """
+    if strays_in(frames):  # a run that was killed has not been judged
+        frames = frames_of(judged(rows_in(frames)))
+    right, cases = right_in(frames), frames.cases.copy()
+    no_reason = cases["status"].isin(("failed", "skipped")) & cases["reason"].isna()
+    cases["reason"] = cases["reason"].mask(no_reason, "no reason was given")
+    observed = [
+        name
+        for name, column in frames.columns.items()
+        if name in cases and not column.declared and column.stage not in STILL_RIGHT
+    ]
+    cases.loc[(cases["basis"] == "measured") & ~among(cases, right), observed] = np.nan
     epochs = frames.epochs[(frames.epochs["basis"] != "measured") | among(frames.epochs, right)]
-    cases = _of_right(frames, right)
     noise = noise_of(epochs, cases, env)
     found = Run(
         folder,
         plan,
         env,
         _with_noise(epochs, noise[["noisy", "used"]], EPOCH_KEYS),
-        _with_noise(cases, noise, CASE_KEYS),
+        _with_noise(cases, noise[["noisy", "other_cores", "used"]], CASE_KEYS),
         frames.reasons,
         _about(frames.columns),
-        declared,
+        of_mean_epoch(frames),
         samples,
-        table_of(calibration),
+        calibration,
         going,
     )
     return replace(found, samples=of_measured(found, samples))
@@ -399,32 +392,9 @@ def _run(
 def of_measured(run: Run, table: pd.DataFrame) -> pd.DataFrame:
     """Return the lines of cases with a measured epoch, without those wrong or cut off."""
     case = [*SERIES[:3], "repeat"]
-    epochs = run.epochs.loc[run.epochs["basis"] == "measured", case]
+    epochs = run.epochs.loc[run.epochs["basis"] == "measured", case].drop_duplicates()
     known = pd.MultiIndex.from_frame(table[case]).isin(pd.MultiIndex.from_frame(epochs))
     return table[known].reset_index(drop=True)
-
-
-def _judged(frames: Frames) -> Frames:
-    """Return the tables, with cases marked failed that train unlike others of their workload."""
-    cases = frames.cases.copy()
-    cases["reason"] = cases["reason"].mask(
-        cases["status"].isin(("failed", "skipped")) & cases["reason"].isna(), "no reason was given"
-    )
-    frames = replace(frames, cases=cases)
-    return frames_of(judged([*rows_in(frames)])) if strays_in(frames) else frames
-
-
-def _of_right(frames: Frames, right: Collection[CaseId]) -> pd.DataFrame:
-    """Return the cases; those that are no result keep only declared values and how they ended."""
-    cases = frames.cases.copy()
-    lost = (cases["basis"] == "measured") & ~among(cases, right)
-    observed = [
-        name
-        for name, column in frames.columns.items()
-        if name in cases and not column.declared and column.stage not in STILL_RIGHT
-    ]
-    cases.loc[lost, observed] = np.nan
-    return cases
 
 
 def of_mean_epoch(frames: Frames) -> pd.DataFrame:
@@ -441,20 +411,19 @@ def of_mean_epoch(frames: Frames) -> pd.DataFrame:
     )
     by_case = each[each.notna().any(axis=1)].groupby(level=case, sort=False)
     means = by_case.sum(min_count=1).div(by_case.size().astype(float), axis=0)
-    found = means.combine_first(once[~once.index.duplicated()])
-    every: pd.DataFrame = found.reindex(columns=list(dict.fromkeys([*names, *_DECLARED])))
-    return every.dropna(how="all").astype(float)
+    found = means.combine_first(once[~once.index.duplicated()]).reindex(columns=names)
+    return _whole(found, _DECLARED).dropna(how="all").astype(float)
 
 
 def _with_noise(frame: pd.DataFrame, noise: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Return the lines with columns in order: the keys, those of noise, other observations."""
-    mine = noise.reindex(pd.MultiIndex.from_frame(frame[CASE])).set_axis(frame.index)
-    of_case = frame.assign(**mine).assign(noisy=mine["noisy"].eq(True), used=mine["used"].eq(True))
-    keys = [*keys, *noise]
-    metrics = [str(name) for name in of_case if name not in keys]
-    places = {name: place for place, name in enumerate(KNOWN)}
+    of_lines = noise.reindex(pd.MultiIndex.from_frame(frame[CASE])).set_axis(frame.index)
+    found = frame.assign(**of_lines)
+    found = found.assign(noisy=found["noisy"].eq(True), used=found["used"].eq(True))
+    places, keys = {name: place for place, name in enumerate(KNOWN)}, [*keys, *noise]
+    metrics = [str(name) for name in found if name not in keys]
     metrics.sort(key=lambda name: places.get(name.removesuffix("_samples"), len(places)))
-    return of_case[[*keys, *metrics]].reset_index(drop=True)
+    return found[[*keys, *metrics]].reset_index(drop=True)
 
 
 def _about(columns: dict[str, Column]) -> pd.DataFrame:

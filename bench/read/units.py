@@ -1,6 +1,4 @@
-"""Numbers and names for readers, equal in terminal, figures and report; large counts as people
-write them.
-"""
+"""Numbers and names for readers, equal in terminal, figures and report."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ LONGEST_NAME = 64
 MISSING = "–"
 _PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 #: The suffixes of a large count as it is typed.
-_UNITS = {"k": 10**3, "M": 10**6, "B": 10**9}
+_COUNTS = {"k": 10**3, "M": 10**6, "B": 10**9}
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:
@@ -23,28 +21,54 @@ def time_unit(longest_s: float) -> tuple[str, float]:
     return ("ms", 1e3) if longest_s >= 1e-3 else ("µs", 1e6)
 
 
-def prefix(most: float) -> tuple[str, float]:
-    """Return the decimal prefix with which values up to ``most`` read well, and its factor."""
-    name, size = next((p for p in _PREFIXES if most >= p[1]), _PREFIXES[-1])
-    return name, 1 / size
-
-
-def bytes_in_words(value: float) -> str:
-    """Return bytes in the largest decimal unit that they reach: ``328 MB``."""
-    name, factor = prefix(value)
-    return f"{three_digits(value * factor)} {name}B" if factor < 1 else f"{value:.0f} B"
-
-
-def decimals(value: float) -> int:
-    """Return how many decimals show three significant digits of ``value``."""
-    return max(0, 2 - int(f"{value:.2e}".rpartition("e")[2])) if value else 0
+def scale(unit: str, largest: float) -> tuple[str, float]:
+    """Return the unit in which values up to ``largest`` (in ``unit``) read well, and its factor."""
+    if unit == "s":
+        return time_unit(largest)
+    if unit in ("B", "B/s", "Hz", "1/s"):
+        name, size = next((p for p in _PREFIXES if largest >= p[1]), _PREFIXES[-1])
+        return name + unit.removeprefix("1"), 1 / size
+    if unit == "share":
+        return "%", 100.0
+    return ("" if unit in ("1", "×") else unit), 1.0
 
 
 def three_digits(value: float | None) -> str:
     """Return a number with three significant digits and no exponent; a dash if it is missing."""
     if value is None or math.isnan(value):
         return MISSING
-    return f"{value:.{decimals(value)}f}"
+    exponent = int(f"{value:.2e}".rpartition("e")[2]) if value else 2
+    return f"{value:.{max(0, 2 - exponent)}f}"
+
+
+def number(value: float) -> str:
+    """Return a number with three significant digits, no exponent, thousands separated."""
+    return _thousands(value) if abs(value) >= 1e3 else three_digits(value)
+
+
+def count(value: float) -> str:
+    """Return a count as a whole number, any other plain number as :func:`number` does."""
+    return _thousands(value) if float(value).is_integer() else number(value)
+
+
+def _thousands(value: float) -> str:
+    return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """Return a number with a unit that suits it: ``213 ms``, ``1.44×``."""
+    if value is None or math.isnan(value):
+        return MISSING
+    name, factor = scale(unit, abs(value))
+    if unit == "×":
+        return f"{number(value)}×"
+    return f"{number(value * factor)} {name}" if name else count(value)
+
+
+def bytes_in_words(value: float) -> str:
+    """Return bytes in the largest decimal unit that they reach: ``328 MB``."""
+    name, factor = scale("B", value)
+    return f"{three_digits(value * factor)} {name}" if factor < 1 else f"{value:.0f} B"
 
 
 def with_ends(value: float, low: float, high: float, unit: str = "×") -> str:
@@ -56,18 +80,6 @@ def with_ends(value: float, low: float, high: float, unit: str = "×") -> str:
         return f"{shown} (one repeat)"
     factor = scale(unit, abs(value))[1]
     return f"{shown} ({number(low * factor)}–{number(high * factor)})"
-
-
-def scale(unit: str, largest: float) -> tuple[str, float]:
-    """Return the unit in which values up to ``largest`` (in ``unit``) read well, and its factor."""
-    if unit == "s":
-        return time_unit(largest)
-    if unit in ("B", "B/s", "Hz", "1/s"):
-        name, factor = prefix(largest)
-        return name + unit.removeprefix("1"), factor
-    if unit == "share":
-        return "%", 100.0
-    return ("" if unit in ("1", "×") else unit), 1.0
 
 
 def span(low: float, high: float, unit: str) -> str:
@@ -87,37 +99,11 @@ def listed(names: Sequence[str], most: int = 4) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
-def quantity(value: float | None, unit: str) -> str:
-    """Return a number with a unit that suits it: ``213 ms``, ``1.44×``."""
-    if value is None or math.isnan(value):
-        return MISSING
-    name, factor = scale(unit, abs(value))
-    if unit == "×":
-        return f"{number(value)}×"
-    return f"{number(value * factor)} {name}" if name else count(value)
-
-
-def number(value: float) -> str:
-    """Return a number with three significant digits, no exponent, thousands separated."""
-    return _thousands(value) if abs(value) >= 1e3 else three_digits(value)
-
-
-def count(value: float) -> str:
-    """Return a count as a whole number, any other plain number as :func:`number` does."""
-    return _thousands(value) if float(value).is_integer() else number(value)
-
-
-def _thousands(value: float) -> str:
-    return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
-
-
 def short(text: object, longest: int = LONGEST_NAME) -> str:
     """Return the text on one line, cut in its middle if it is longer than ``longest``."""
     line = " ".join(str(text).split())
-    if len(line) <= longest:
-        return line
     head = longest * 2 // 3
-    return f"{line[:head]}…{line[-(longest - head - 1) :]}"
+    return line if len(line) <= longest else f"{line[:head]}…{line[-(longest - head - 1) :]}"
 
 
 def whole(text: str | int) -> int:
@@ -128,10 +114,10 @@ def whole(text: str | int) -> int:
     """
     try:
         digits = str(text).strip()
-        unit = _UNITS.get(digits[-1:], 1)
-        number = Decimal(digits[:-1] if unit > 1 else digits) * unit
-        if abs(number) < 2**63 and number == number.to_integral_value():
-            return int(number)
+        unit = _COUNTS.get(digits[-1:], 1)
+        value = Decimal(digits[:-1] if unit > 1 else digits) * unit
+        if abs(value) < 2**63 and value == value.to_integral_value():
+            return int(value)
     except ArithmeticError:
         pass
     raise ValueError(f"{text!r} is no whole number, such as 2400000, 2.4e6 or 2.4M")

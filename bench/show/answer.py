@@ -17,7 +17,7 @@ import numpy as np
 
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.workload import ranks_of
-from gatherbench.bench.read.derive import epoch_intervals, problems, set_aside
+from gatherbench.bench.read.derive import epoch_intervals, problems
 from gatherbench.bench.read.noise import mostly_noisy, noise, noisy_series
 from gatherbench.bench.read.standings import Standing, standings
 from gatherbench.bench.read.stopping import imprecise
@@ -28,8 +28,8 @@ from gatherbench.bench.run.rows import Key
 from gatherbench.bench.show.provenance import cases_ended, small_pages
 from gatherbench.stats.interval import Interval
 from gatherbench.stats.judge import THRESHOLD
-from gatherbench.strategies.base import parameters
-from gatherbench.strategies.registry import in_words, named
+from gatherbench.strategies.base import UNRANKED, parameters
+from gatherbench.strategies.registry import in_words, named, role_of
 
 Verdict = Literal["fastest", "tie", "no difference", "host-bound", "none"]
 
@@ -115,7 +115,7 @@ def joined(run: Run) -> list[Answer]:
 def has_one_path(run: Run) -> bool:
     """Return whether the plan has a single path to rank, as one that compares values of a field."""
     planned = {(case["strategy"], case["variant"]) for case in run.plan["cases"]}
-    return len(planned - set_aside(run)) == 1
+    return len([path for path in planned if role_of(*path) not in UNRANKED]) == 1
 
 
 def _answer(run: Run, of: Standing) -> Answer:

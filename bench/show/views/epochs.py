@@ -10,7 +10,7 @@ import pandas as pd
 from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import ProfileError
 from gatherbench.bench.model.roofline import ERROR_OF_RATIOS
-from gatherbench.bench.read import modelled
+from gatherbench.bench.read import derive
 from gatherbench.bench.read.axis import accuracy_over_time as scores_over_time
 from gatherbench.bench.read.derive import (
     WITHIN_TRAIN,
@@ -108,7 +108,7 @@ def predictions(run: Run) -> Table:
             Column("train", "train", "s", like="median", short="train"),
             Column("speedup", f"speed-up over {over}", "×", short=f"speed-up over\n{over}"),
         ],
-        in_plan_order(run, modelled.predictions(run)),
+        in_plan_order(run, derive.predictions(run)),
         f"Predicted for {machines}, not measured",
         "The model does not rank paths that differ by less than a factor of"
         f" {_model_error(run):.2f}: its own error may be as large.",
@@ -135,7 +135,7 @@ def epoch_breakdown(run: Run) -> Chart:
     stages = stage_breakdown(run)
     exchange = list(WITHIN_TRAIN) if stages[list(WITHIN_TRAIN)].any(axis=None) else []
     stages["train"] = (stages["train"] - stages[exchange].sum(axis=1)).clip(lower=0)
-    limit = limits(run, stages)
+    limit = limits(stages)
     remarks = [
         "Medians of each stage, and of what an epoch’s stages leave of it (“other”); the number and"
         " the whisker are the whole epoch’s median and quartiles. Medians need not add up to it."
@@ -184,7 +184,7 @@ def speedup(run: Run) -> Chart:
     over = {w: Key(w, *reference, backend, "measured") for w in run.workloads}
     return bars(
         run,
-        modelled.speedups(run),
+        derive.speedups(run),
         title=f"Speed-up over {name}",
         reading=f"Typical epoch time of {name} over that of each strategy, on one workload: means "
         f"over repeats. Whiskers: their 95{NO_BREAK}% interval. Longer is faster.{borrowed(run)}",

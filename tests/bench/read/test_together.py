@@ -95,6 +95,16 @@ def test_two_designs_of_one_plan_can_be_compared():
     assert said.to_dict() == {NAIVE: "SAME", PINNED: "FAST"}, "its neighbours warm its caches"
 
 
+def test_ratios_of_other_machines_are_paired_within_their_processes():
+    """Each process is twice as slow as the one before: only its own ratios are alike."""
+    base, new = (
+        run_with(repeats(WORKLOADS[0], [ratio, 1.0001 * ratio] * 3)) for ratio in (1.1, 0.88)
+    )
+    found = compare_runs(base, new, across_machines=True, metrics=["epoch"]).set_index("variant")
+    assert found.loc[PINNED, "verdict"] == "FAST"
+    assert found.loc[PINNED, "high"] == pytest.approx(0.8, rel=1e-3)
+
+
 LIMITS = Measure(together=True, repeats=[2, 9], precision=0.03)
 
 
@@ -136,6 +146,17 @@ def test_a_path_with_a_process_of_its_own_is_measured_again_alone():
     rows += measured("mps", 6, 9.0, began=None) + repeats(WORKLOADS[1], [1.1] * 6)
     (wanted,) = StoppingRule(FIRST, LIMITS, cores=1)(rows)
     assert (wanted.workload, wanted.variant, wanted.repeat) == (WORKLOADS[0], "mps", 7)
+
+
+@pytest.mark.parametrize(("alone", "wanted"), [(0, [NAIVE, PINNED]), (5, [PINNED])])
+def test_the_last_repeat_tells_whether_paths_take_turns(alone, wanted):
+    """As where a run went on in the other way: one of six repeats had processes of its own."""
+    rows = [
+        row
+        for row in repeats(WORKLOADS[1], [1.1, 1.4] * 3)
+        if (row.stage, row.metric, row.repeat) != (*PROCESS[:2], alone)
+    ]
+    assert [one.variant for one in StoppingRule(FIRST, LIMITS, cores=1)(rows)] == wanted
 
 
 @pytest.mark.parametrize(("issue", "wanted"), [(0.6, True), (0.7, False)])
