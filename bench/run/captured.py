@@ -118,9 +118,6 @@ class CapturedTrainer(Trainer):
     capture: no size may depend on the contents of a minibatch, and rows may interact only along
     edges. A minibatch that is larger than the measured ones is issued.
     Without a GPU each step is issued, on inputs of the same sizes.
-
-    Args:
-        labels: int64 ``[N]`` in host memory.
     """
 
     def __init__(

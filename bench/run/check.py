@@ -89,10 +89,7 @@ def threads_kept(what: str) -> Iterator[None]:
 
 
 class _KeptRows(NamedTuple):
-    """Rows as the training had them, and their positions in the minibatch.
-
-    ``ids`` were handed to the path, and ``left`` is their state after the fetch.
-    """
+    """Rows as the training had them; ``ids`` as the path got them, ``left`` after the fetch."""
 
     where: str
     numbers: range
@@ -108,17 +105,15 @@ class RowChecker:
     and after it, when a fetch in flight may have overwritten them. The checked rows are drawn anew
     for each epoch and case, so that no path can predict them.
 
-    Attributes:
-        rows: how many have been compared.
-        device: where they have to be.
+    Args:
+        device: where the rows have to be.
         no_fetch: the path fetches nothing, so its rows must not depend on the ids.
-        draw: selects the rows to check.
-        kept_bytes: the most bytes of rows that are kept for a later comparison.
     """
 
     def __init__(self, table: Tensor, device: torch.device, *, no_fetch: bool = False) -> None:
-        self.rows, self.no_fetch = 0, no_fetch
+        self.rows, self.no_fetch = 0, no_fetch  # compared so far
         self.device, self.draw, self._table = device, Random(), table
+        #: The most bytes of rows that are kept for a later comparison.
         self.kept_bytes = min(_KEPT_BYTES, int(_KEPT_SHARE * available_bytes()))
 
     def everything(self, when: str, first: Callable[[], None] | None = None) -> EpochCheck:
@@ -260,7 +255,7 @@ class StaysOnHost:
         return make.ok(CHECK_STAGE, "gpu_memory_growth", "B", grown, source)
 
 
-class Untrained:
+class _Untrained:
     """Steps that train nothing."""
 
     def step(self, _x: Tensor, _batch: MiniBatch) -> Tensor:
@@ -284,7 +279,7 @@ def check_rows(
         WrongRowsError: see :meth:`RowChecker.everything`.
     """
     with compared as watch:
-        return len(run_epoch(batches, fetcher, steps or Untrained(), watch, group).losses)
+        return len(run_epoch(batches, fetcher, steps or _Untrained(), watch, group).losses)
 
 
 def check_ready(fetcher: Fetcher, ids: Tensor) -> None:
