@@ -215,11 +215,9 @@ def predictions(run: Run) -> pd.DataFrame:
     """
     names = {"epoch_s": "median", "fetch_s": "fetch", "train_s": "train"}
     known = run.predicted.rename(columns=names).dropna(subset="median")
-    table, noisy = (
-        sort_series(known.reset_index()[[*SERIES, *names.values()]]),
-        modelled_from_noisy(run),
-    )
-    quiet = table[[Key(*key) not in noisy for key in table[SERIES].to_numpy()]]
+    table = sort_series(known.reset_index()[[*SERIES, *names.values()]])
+    noisy = modelled_from_noisy(run)
+    quiet = table.loc[[Key(*key) not in noisy for key in table[SERIES].to_numpy()]]
     base = of_paths(quiet, lambda path: path == baseline(run)).set_index("workload")["median"]
     return table.assign(speedup=quiet["workload"].map(base).astype(float) / quiet["median"])
 
