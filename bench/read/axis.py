@@ -3,16 +3,18 @@
 An :class:`Axis` names the field: one of a workload (``gpus``, ``model``), a parameter of strategies
 (``share``), or ``path``, any path off a disk against the table in memory. Values share a family if
 all else is equal. Each has its epoch, the ratio to the first value's, and further columns of the
-field. A new axis is a line of :data:`AXES`.
+field. ``axes.toml`` has them all: a new axis is a table there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from dataclasses import field as given
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,6 @@ from gatherbench.bench.plan.doors import short_name
 from gatherbench.bench.plan.workload import Workload, ranks_of
 from gatherbench.bench.read.derive import (
     ends_of,
-    epoch_logs,
     plan_order,
     reasons,
     reference_variant,
@@ -36,9 +37,6 @@ from gatherbench.stats.interval import Logs, interval_of
 
 #: The axis that compares all paths off a disk.
 PATH = "path"
-#: Values of series, by :data:`SERIES`.
-Values = Callable[[Run], "pd.Series[float]"]
-LogsOf = Callable[[Run], Mapping[Key, Logs]]
 _FIELDS = {field.name for field in fields(Workload)}
 
 
@@ -47,17 +45,18 @@ class Extra:
     """A further column of an axis.
 
     Attributes:
-        of: the column of :attr:`Run.medians` with its values, or a function to them; for several
-            workloads of one value their mean is shown.
-        logs: instead of that, logarithms: the ratio to the first value's is shown, with interval.
+        of: its values: a column of :attr:`Run.medians`, ``ranks.`` and a column of epochs (a mean
+            over the ranks), or ``accuracy_by_then``; of several workloads of one value their mean.
+        logs: instead of that, a column of epochs, or ``seeds_a_second_and_rank``: its ratio to the
+            first value's is shown, with interval.
     """
 
     name: str
     label: str
-    unit: str | None
+    unit: str
     short: str = ""
-    of: str | Values = ""
-    logs: LogsOf | None = None
+    of: str = ""
+    logs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +86,32 @@ class Axis:
     note: str = ""
 
 
+_TABLE = tomllib.loads(Path(__file__).with_name("axes.toml").read_text(encoding="utf-8"))["axis"]
+#: In the order in which they are shown.
+AXES = tuple(
+    Axis(**{**of, "extra": tuple(Extra(**extra) for extra in of.get("extra", ()))}) for of in _TABLE
+)
+
 # ---- columns -------------------------------------------------------------------------------------
 
 
-def _of_ranks(column: str) -> Values:
-    """Return a function to seconds of an epoch, as a mean over its ranks."""
-
-    def values(run: Run) -> pd.Series[float]:
-        ranks = run.epochs[(run.epochs["rank"] >= 0) & run.epochs["used"]]
-        mean = ranks.reindex(columns=[*CASE, "epoch", column]).groupby([*CASE, "epoch"])[column]
-        return mean.mean().groupby(SERIES).median()
-
-    return values
-
-
-def _logs(column: str) -> LogsOf:
-    return lambda run: repeat_logs(run.measured[column], run.measured["block"])
+def _values(run: Run, of: str) -> pd.Series[float]:
+    """Return the values of a further column, by :data:`SERIES`."""
+    if of == "accuracy_by_then":
+        return accuracy_by_then(run)
+    kind, _, column = of.rpartition(".")
+    if not kind:
+        return run.medians[column]
+    ranks = run.epochs[(run.epochs["rank"] >= 0) & run.epochs["used"]]
+    epochs = ranks.reindex(columns=[*CASE, "epoch", column]).groupby([*CASE, "epoch"])[column]
+    return epochs.mean().groupby(SERIES).median()
 
 
-def _seeds_a_second_and_rank(run: Run) -> Mapping[Key, Logs]:
-    """Return seeds per second and rank: its ratio to one rank is the efficiency."""
-    seeds, found = run.medians["declared_sample_seeds"], dict[Key, Logs]()
+def _logs(run: Run, of: str) -> dict[Key, Logs]:
+    """Return logarithms for the ratios of a column, by series."""
+    if of != "seeds_a_second_and_rank":
+        return repeat_logs(run.measured[of], run.measured["block"])
+    seeds, found = run.medians["declared_sample_seeds"], dict[Key, Logs]()  # for the efficiency
     for key, logs in repeat_logs(run.measured["epoch_s"]).items():
         ranks = ranks_of(run.plan["workloads"][key.workload])
         if seeds[tuple(key)] > 0:
@@ -144,106 +148,6 @@ def accuracy_by_then(run: Run) -> pd.Series[float]:
     return pd.concat(parts)["accuracy"]
 
 
-_ACCURACY = Extra("accuracy", "test accuracy", "share", "accuracy", "eval_test_accuracy")
-#: Memory of the device, beyond its use before the step.
-_PEAK = Extra("peak", "a step’s memory at its most", "B", "peak", "train_peak_bytes")
-_KEPT = (
-    Extra("counted", "rows found on the device, counted", "share", "found", "counted_on_device"),
-    Extra("declared", "the same, declared", "share", "declared", "declared_on_device"),
-    Extra("link", "over the link in an epoch, declared", "B", "link", "declared_link_bytes"),
-)
-_AMPLIFICATION = Extra("amplification", "read for a byte of rows", "×", "B/B", "disk_amplification")
-
-#: Relational models, and PyG's of the same values.
-_SAME_VALUES = {
-    **dict.fromkeys(("RGCN", "FastRGCN", "CompactRGCN"), "RGCN"),
-    **dict.fromkeys(("RGAT", "CompactRGAT", "ReorderedRGAT", "CompactReorderedRGAT"), "RGAT"),
-}
-
-#: In the order in which they are shown.
-AXES = (
-    Axis(
-        "gpus", "Over the number of ranks",
-        (
-            Extra("efficiency", "efficiency", "share", "efficiency", logs=_seeds_a_second_and_rank),
-            Extra("seeds", "seeds an epoch", "1", of="declared_sample_seeds"),
-            Extra("wait", "wait for the slowest rank", "s", "wait", _of_ranks("wait_s")),
-            Extra("all_reduce", "all-reduce", "s", "all-reduce", _of_ranks("all_reduce_s")),
-        ),
-        plain=1, merged={"scaling": "strong"}, published=("headlines", "faster_by"),
-        note="Efficiency: time for a seed node with one rank over that with W ranks, and over W."
-        " Wait and all-reduce: means over the ranks. Without a GPU ranks are processes.",
-    ),
-    Axis(
-        PATH, "Table on disk",
-        (
-            Extra("in_memory", "rows found in the path’s own memory", "share", "kept",
-                  "disk_in_memory"),
-            _AMPLIFICATION,
-            Extra("declared", "declared", "×", "declared", "declared_amplification"),
-            Extra("process", "by the process’s counter", "×", "process", "disk_process"),
-            Extra("device", "by the disk’s counter", "×", of="disk_device"),
-            Extra("iops", "reads", "1/s", "reads", "disk_iops"),
-            Extra("roof", "random reads of 4 KiB that the disk gave", "1/s", of="disk_roof"),
-            Extra("in_flight", "reads in flight, mean", "1", of="disk_in_flight"),
-            Extra("latency_median", "a read’s latency, median", "s", "median",
-                  "fetch_disk_latency_median_s"),
-            Extra("latency_99th", "99th percentile", "s", "99th",
-                  "fetch_disk_latency_99th_s"),
-        ),
-        published=("disk_epochs", "wall_time"),
-        note="Read for a byte of rows: over the rows that the path had not kept in memory of its"
-        " own. Below 1 the page cache had some. Reads a second: of the time that the loop waited,"
-        " or of the epoch where fetches run ahead.",
-    ),
-    Axis(
-        "around_step", "What is around a step",
-        (
-            _PEAK,
-            Extra("out", "moved out a step", "B", "out", "around_step_out"),
-            Extra("in", "brought back a step", "B", "in", "around_step_in"),
-            Extra("stall", "waited for a step", "s", "stall", "around_step_stall"),
-            Extra("buffers", "buffers in host memory", "B", of="around_step_buffers_bytes"),
-            Extra("fetch", "wait for rows over the first", "×", "fetch", logs=_logs("fetch_s")),
-        ),
-        plain="",
-        note="Wait for rows above 1: what moves shares link, disk or cores with the rows.",
-    ),
-    Axis("step", "How a GPU is given a step", plain="issued"),
-    Axis(
-        "sampler", "Samplers",
-        (
-            _ACCURACY,
-            _AMPLIFICATION,
-            Extra("distinct", "distinct neighbours an epoch", "1", "distinct",
-                  "declared_sample_distinct_neighbours"),
-            Extra("cache", "memory of the caches", "B", "cache",
-                  "declared_sample_structure_cache_bytes"),
-            Extra("sample", "sampling an epoch", "s", "sample", "sample_s"),
-            Extra("then", "test accuracy after equal time", "share", "accuracy after equal time",
-                  accuracy_by_then),
-        ),
-        plain="", seeds=True, published=("sampling_that_remembers", "wall_time_change"),
-        note="Other minibatches learn another model: how long an epoch is says nothing of which"
-        " is better, how right it is after as much time does. Means over the seeds.",
-    ),
-    Axis(
-        "model", "Models",
-        (
-            Extra("train", "training an epoch", "s", "train", "train_s"),
-            Extra("longer", "that over the first", "×", "train", logs=_logs("train_s")),
-            _PEAK,
-            Extra("distinct", "distinct source and kind an edge", "share", "U/E",
-                  "declared_pairs_an_edge"),
-            _ACCURACY,
-        ),
-        plain="", over=_SAME_VALUES,
-        note="Models that know kinds of edges are compared with PyG’s layer of the same values.",
-    ),
-    Axis("share", "Rows kept on the device", _KEPT),
-    Axis("policy", "Which rows are kept", _KEPT, published=("cache_hit_rates", "hit_rate")),
-)  # fmt: skip
-
 # ---- families ------------------------------------------------------------------------------------
 
 _QUARTILES = np.array([0.5, 0.25, 0.75])
@@ -277,13 +181,10 @@ def axis(run: Run, field: str) -> pd.DataFrame:
     families = _families(run, of)
     if families.empty:
         return pd.DataFrame(columns=columns)
-    why, medians = reasons(run), run.medians
-    logs = {"ratio": epoch_logs(run), **{e.name: e.logs(run) for e in of.extra if e.logs}}
-    values = {
-        e.name: medians[e.of] if isinstance(e.of, str) else e.of(run)
-        for e in of.extra
-        if not e.logs
-    }
+    ratios = {"ratio": "epoch_s", **{e.name: e.logs for e in of.extra if e.logs}}
+    why = reasons(run)
+    logs = {name: _logs(run, column) for name, column in ratios.items()}
+    values = {e.name: _values(run, e.of) for e in of.extra if not e.logs}
     quartiles = run.measured["epoch_s"].dropna().groupby(SERIES).quantile(_QUARTILES).unstack()
     for (family, _), group in families.groupby(["family", "path"], sort=False):
         measured = group[group["measured"]].groupby("value")["key"].agg(list).to_dict()
