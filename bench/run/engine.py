@@ -41,6 +41,7 @@ class Engine:
         environment: of all processes.
         command: starts the server that forks them.
         until: by :func:`time.monotonic`: the end of the time for all of them.
+        servers: how many of them import at once.
     """
 
     def __init__(
@@ -49,10 +50,11 @@ class Engine:
         environment: Mapping[str, str],
         command: tuple[str, ...] = WORKER,
         until: float = math.inf,
+        servers: int = 1,
     ) -> None:
         # There is one at a time. Outside the run's folder, kill -9 would leave them.
         self._log = folder.absolute() / "process.log"
-        self._server, self.until = ForkServer(command, environment), until
+        self._server, self.until = ForkServer(command, environment, servers), until
 
     def run(
         self,
@@ -143,8 +145,12 @@ class Engine:
         if time.monotonic() >= self.until:
             raise TimeUp
 
+    def renew(self) -> None:
+        """End the process that forks; the next block has another."""
+        self._server.renew()
+
     def close(self) -> None:
-        """End the process that forks; the next block starts another."""
+        """End all processes."""
         self._server.close()
 
 

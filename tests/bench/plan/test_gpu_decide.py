@@ -114,13 +114,18 @@ def took(rows) -> Took:
     trained = values(rows, "epoch", "wall_time").groupby(keys).sum()
     began = values(rows, "setup", "process_began").groupby(["dataset", "repeat"]).first()
     next_s = -began.sort_values().diff(-1) - whole.groupby(["dataset", "repeat"]).sum()
-    other = (whole - trained).clip(lower=0).unstack("repeat")
+    warmed = values(rows, "epoch", "wall_time").groupby(keys).mean()  # an epoch, counted below
+    other = (whole - trained - warmed).clip(lower=0).unstack("repeat")
     # What paths that fetch ahead tuned in every process they now tune in the first.
     untuned = other.xs(("aligned_zero_copy", "given"), level=("strategy", "variant"))
     for name in untuned.index:
         for variant in ("stream,auto", "stream,auto,managed"):
             other.loc[(name, "async_zero_copy", variant), [1, 2, 3]] = untuned.loc[name, [1, 2, 3]]
-    return Took(epoch, other, next_s.unstack("repeat"))
+    between = next_s.unstack("repeat")
+    # There a new server imported for 10 s behind each repeat. Now those of all repeats import side
+    # by side, before the first path.
+    between.loc["reddit-like"] = between.loc["products-like"]
+    return Took(epoch, other, between)
 
 
 def reckoned_s(took: Took, of: Workload, paths: Sequence[tuple[str, str]], epochs: int) -> Series:
@@ -135,16 +140,16 @@ def reckoned_s(took: Took, of: Workload, paths: Sequence[tuple[str, str]], epoch
     return share * opened + epochs * took.epoch[list(paths)].sum() * each * batches
 
 
-def test_the_first_call_has_time_for_five_repeats(took):
-    """Behind 60 s of smoke and datasets, in 490 s; six take a minute more, with make bench, too."""
+def test_six_repeats_take_400_s(took):
+    """Behind 60 s of smoke and datasets, in the first call's 490 s."""
     plan, paths = load_plan("gpu-decide"), sorted(PATHS)
     epochs = plan.measure.warmup_epochs + plan.measure.epochs
     repeats = sum(reckoned_s(took, of, paths, epochs) for of in plan.workloads())
-    first_s, later_s = repeats[0], repeats[[1, 2]].mean()
-    assert (first_s, later_s) == (pytest.approx(115, abs=1), pytest.approx(67, abs=1))
-    five_s = START_S + SENSORS_S + first_s + 4 * later_s
-    assert 60 + five_s < 490
-    assert five_s + later_s < 60 * plan.minutes
+    first_s, later_s = repeats[0], repeats[[1, 2, 3]].mean()
+    assert (first_s, later_s) == (pytest.approx(105, abs=1), pytest.approx(51.5, abs=0.5))
+    six_s = START_S + SENSORS_S + first_s + 5 * later_s
+    assert six_s < 400
+    assert 60 + six_s < 490 < 60 * plan.minutes
 
 
 def test_the_second_has_time_for_a_whole_epoch_and_for_the_table_beyond(took, rows):
