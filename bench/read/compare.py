@@ -5,9 +5,8 @@ the one rule (:mod:`gatherbench.stats.judge`). Computed values (predicted times,
 requests) are compared exactly, but a prediction that borrows times measured in each run decides
 nothing. A case of only one of the runs is listed, never dropped.
 
-Runs with other minibatches, other settings or other machines are refused. A workload's id shows
-from what its minibatches were drawn. Their number and bytes, which every epoch records and which
-depend on nothing else, show whether the draw gave the same ones.
+Runs with other minibatches, other settings or other machines are refused: number and bytes of an
+epoch's minibatches, which depend on nothing else, show whether the draw gave the same ones.
 """
 
 from __future__ import annotations
@@ -187,7 +186,7 @@ def _by_series(metric: Metric, run: Run, reference: _Path | None) -> dict[Key, _
     """Return each series' value, over the reference's if given; ``None``: it has no reference."""
     values, noisy = metric.values(run), noisy_series(run)
     logs = repeat_logs(values[values > 0], run.measured["block"])
-    found: dict[Key, _Value | None] = {}
+    found: dict[Key, _Value] = {}
     for names, group in values.groupby(SERIES, sort=False):
         key = Key(*map(str, names))
         factors = [(1, logs[key])] if group.min() > 0 else []
@@ -195,10 +194,10 @@ def _by_series(metric: Metric, run: Run, reference: _Path | None) -> dict[Key, _
         value = interval_of(*factors).value if is_typical else group.median()
         found[key] = _Value(value, factors, noisy.get(key, 0.0))
     if reference is None:
-        return found
+        return {**found}
     bases = {key: key._replace(strategy=reference[0], variant=reference[1]) for key in found}
-    over = {key: found.get(base) for key, base in bases.items() if key != base}
-    return {key: base and found[key].over(base) for key, base in over.items()}  # type: ignore[union-attr]
+    pairs = {key: (value, found.get(bases[key])) for key, value in found.items()}
+    return {key: base and value.over(base) for key, (value, base) in pairs.items()}
 
 
 def _lines(
@@ -210,9 +209,9 @@ def _lines(
     waits = [Waiting.of(run.env) for run in runs]
     waits_alike = waits[0].variables == waits[1].variables
     series = dict.fromkeys([*sides[0], *sides[1]])
-    # The family of judgements includes the reference of each workload.
-    family = len(series) + len({key.workload for key in series}) * (reference is not None)
     for key in series:
+        if key[1:3] == reference:
+            continue  # over itself it is 1
         before, now = (side.get(key) for side in sides)
         if before is None or now is None:
             word, where, side = ("NEW", "A", 0) if before is None else ("MISSING", "B", 1)
@@ -229,7 +228,7 @@ def _lines(
                 interval_of(*ratio),
                 threshold=threshold,
                 more_is_better=metric.more_is_better,
-                family=family,
+                family=len(series),
                 busy=", ".join(busy),
             )
         else:
