@@ -1,7 +1,6 @@
 """A step captured in a CUDA graph: what it learns, beside the step that the host issues."""
 
 import gc
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -66,7 +65,7 @@ class Watched(StepInputs):
 def test_edges_that_lie_on_the_host_are_brought_before_they_are_taken():
     batches = minibatches()
     assert not batches[0].edges[0].is_cuda
-    fed(of(CapturedTrainer, Watched.of(*sizes(batches), WIDTH, CUDA)), batches[0])
+    fed(of(CapturedTrainer, Watched(*sizes(batches), WIDTH, CUDA)), batches[0])
 
 
 def test_each_replay_draws_its_own_dropout():
@@ -89,8 +88,8 @@ def test_a_step_is_captured_where_another_one_was_thrown_away():
 
 def test_a_capture_that_cannot_begin_leaves_stream_and_collector_as_they_were():
     inputs = StepInputs(*sizes(minibatches()), WIDTH, CUDA)
-    gone = SimpleNamespace(pool=lambda: (0, 1 << 40))
-    captured = of(CapturedTrainer, replace(inputs, anchor=gone))
+    inputs.anchor = SimpleNamespace(pool=lambda: (0, 1 << 40))
+    captured = of(CapturedTrainer, inputs)
     assert isinstance(captured, CapturedTrainer)
     before = torch.cuda.current_stream()
     with pytest.raises(RuntimeError):
