@@ -10,7 +10,6 @@ import pytest
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.read.noise import noisy_series
 from gatherbench.bench.read.stopping import StoppingRule, imprecise, so_far, widths
 from gatherbench.bench.read.tables import Run, no_samples, run_of
 from gatherbench.bench.run.rows import PROCESS, Key, Row, RowMaker
@@ -187,12 +186,6 @@ def test_a_repeat_without_a_measurement_is_no_quiet_one(status):
     found = so_far([*series("a", 1.0, 1.1, busy=1.5), *lost], LIMITS, 1)
     assert found.ended["used"].tolist()[:2] == [True, True]
     assert len(found.measured) == 2
-
-
-def test_of_a_series_without_a_quiet_repeat_the_worst_is_told():
-    run = read(ended("a", 0, 1.0, busy=2.0) + ended("a", 1, 1.0, busy=1.5))
-    assert list(noisy_series(run).values()) == [pytest.approx(2.0)]
-    assert noisy_series(read(ended("a", 0, 1.0, busy=2.0) + ended("a", 1, 1.0))) == {}
 
 
 def test_repeats_beside_other_work_make_no_precise_series_wide():
