@@ -84,12 +84,12 @@ class Recorder:
         self.readings: tuple[Reading, ...] = ()
 
     def __enter__(self) -> Self:
-        self._broken: dict[Meter, str] = {}
+        self._broken: dict[int, str] = {}  # by id: a meter may be unhashable
         for meter in self._meters:
             try:
                 meter.begin()
             except Exception as error:
-                self._broken[meter] = f"begin raised {words_of(error)}"
+                self._broken[id(meter)] = f"begin raised {words_of(error)}"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,12 +97,12 @@ class Recorder:
         self.readings = tuple(reading for readings in reversed(seen) for reading in readings)
 
     def _readings(self, meter: Meter) -> list[Reading]:
-        if meter not in self._broken:
+        if id(meter) not in self._broken:
             try:
                 return closed(meter)
             except Exception as error:
-                self._broken[meter] = f"end raised {words_of(error)}"
-        source, reason = f"meter {meter.name}", Reason("failed", self._broken[meter])
+                self._broken[id(meter)] = f"end raised {words_of(error)}"
+        source, reason = f"meter {meter.name}", Reason("failed", self._broken[id(meter)])
         return [Reading(metric, unit, None, source, reason) for metric, unit in meter.units.items()]
 
 

@@ -97,9 +97,9 @@ def choose(comparisons: Sequence[Comparison]) -> SensorChoice:
     for name in dict.fromkeys(c.source for c in comparisons):
         if name not in {c.source for c in wrong}:
             return SensorChoice(name, None)
-    first = comparisons[0].counted
-    if isinstance(first, Reason) and all(c.counted == first for c in wrong):  # the GPU is lost
-        return SensorChoice(None, first)
+    counted = {c.counted for c in comparisons}
+    if len(counted) == 1 and isinstance(why := counted.pop(), Reason):  # e.g. the GPU is lost
+        return SensorChoice(None, why)
     cause = f"no source of PCIe traffic is trusted ({', '.join(map(_doubt, wrong))})"
     return SensorChoice(None, unsupported(cause, "update the NVIDIA driver"))
 

@@ -105,6 +105,9 @@ def test_one_direction_that_is_wrong_costs_the_source():
     assert "gpm host to device: no such metrics" in nobody.pcie_reason.cause
     assert nobody.pcie_reason.remedy == "update the NVIDIA driver"
     assert choose([*both("counters", none), *both("gpm", none)]).pcie_reason == none
+    half = [both("counters", none)[0], both("counters", 1.0)[1], *both("gpm", none)]
+    assert "counters host to device: no such metrics" in str(choose(half).pcie_reason)
+    assert choose([]).pcie is None
 
 
 def test_sources_come_in_the_order_of_trust_and_poll_as_their_sensors_need():
