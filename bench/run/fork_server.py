@@ -175,6 +175,7 @@ class ForkServer:
         self._waiting = [one for one in self._waiting if one.process.poll() is None]
         if not self._waiting:
             self._waiting = [self._started(log) for _ in range(self._servers)]
+            self._servers = 1  # nobody knows how many more rounds there will be
         for server in self._waiting:
             wait(server)
         self._server = self._waiting.pop()

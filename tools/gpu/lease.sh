@@ -109,7 +109,7 @@ for name in "$@"; do
     pages)
         enough pages 90 && part pages 60 "$python" -m gatherbench probe --out gpu-out/pages \
             --budget 45 --disk none --cases gpu_gather,managed_gather,foreign_registered,foreign_managed
-        enough splits 30 && part splits 30 "$python" -m gatherbench probe --out gpu-out/splits \
+        enough splits 45 && part splits 45 "$python" -m gatherbench probe --out gpu-out/splits \
             --rounds 8 --disk none --cases split_64k,split_4k
         ;;
     peers) epochs peers 95 examples/peers/gpu-peers.toml hashed-products=1 hashed-wiki=1 ;;
