@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import os
 import random
-import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -276,7 +276,10 @@ def files_of(top: Path, commit: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="gatherbench-regress-") as name:
         folder = Path(name)
         git(top, "archive", f"--output={folder / 'tree.tar'}", commit)
-        shutil.unpack_archive(folder / "tree.tar", folder / "tree", filter="tar")
+        with tarfile.open(folder / "tree.tar") as archive:
+            if hasattr(tarfile, "tar_filter"):  # since 3.11.4; 3.12 and 3.13 warn without one
+                archive.extraction_filter = staticmethod(tarfile.tar_filter)
+            archive.extractall(folder / "tree")
         yield folder
 
 

@@ -332,7 +332,7 @@ def told(*arguments: str, status: int = 0) -> str:
 def test_the_command_lists_measures_and_writes_a_profile(small, quick, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.chdir(tmp_path)
-    listed = told("probe", "--list")
+    listed = " ".join(told("probe", "--list").replace("│", " ").split())
     assert "gpu_matmul --profile lacks gpu" in listed
     assert "host_gather probe ok" in listed
     said = told("probe", "--disk", "none", "--profile", "own/one.toml")
