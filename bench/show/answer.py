@@ -48,7 +48,7 @@ _GIVEN = {
     "training_ids": "train_ids=train_ids",
     "earlier": "minibatches=minibatches",
 }
-_ONE_PATH = "the plan has one path, so there is nothing to rank"
+_ONE_PATH = "the plan has one path, and paths are what is ranked; the table compares workloads"
 _AGAIN = "measure again, several repeats on an idle machine"
 _MORE = "more repeats (repeats and budget_s in the plan’s TOML) on an idle machine"
 _LARGER = "in the plan’s TOML, fetch more (fanouts, batch_size, wider rows) or train less (hidden)"

@@ -40,7 +40,7 @@ def test_a_run_of_one_path_shows_what_its_plan_compares(folder, make_run):
     assert title in text
     assert "epoch vs first value" in text
     assert "over best gather" not in text
-    assert "2 workloads: No verdict: the plan has one path, so there is nothing to rank." in text
+    assert "2 workloads: No verdict: the plan has one path, and paths are what is ranked;" in text
     assert "To separate paths" not in text
     several = make_run("several", series=[(*ALIGNED, 1.0), ("cpu_gather", "naive", 2.0)])
     assert "over best gather" in shown(several, 120)
