@@ -1,6 +1,6 @@
 """Number, write and read the kinds of edges, which make a graph relational.
 
-A file next to the arrays of every graph has one number an edge, in the order of ``indices``; the
+A relational graph has one more file, with a number for each edge in the order of ``indices``; the
 spec names the kinds. An untyped model reads the graph as any other, so it has the same minibatches
 as a relational one. Two nodes have one edge in each direction, of one kind: if a source has
 several, the first of them.

@@ -61,9 +61,10 @@ def read_order(ids: Tensor, order: str) -> ReadOrder:
 
 
 def page_visits(ids: Tensor, row_bytes: int, entry_bytes: int = LINE_BYTES) -> int:
-    """Count how often rows ``ids`` (``[R]``, in reading order) move to another page-table entry.
+    """Count how often rows ``ids`` (``[R]``, in reading order) move to another ``entry_bytes``.
 
-    Rows have ``row_bytes`` bytes, the table begins on a page, and an entry maps ``entry_bytes``.
+    Rows have ``row_bytes`` bytes, the table begins on a page, and ``entry_bytes`` are mapped by an
+    entry of the page table, or (the default) by a line of them.
     Each visit may cost the GPU an address translation: random ids make one with nearly every row,
     ascending ones only one for each entry.
     """

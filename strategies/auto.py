@@ -122,7 +122,7 @@ def path_words(path: Strategy) -> str:
 
 
 class _Race:
-    """A running search, which measures the times between submits, on a GPU on the training's
+    """A running search. It measures the times between submits: on a GPU by events on the training's
     stream, for which the host waits once a turn.
 
     Attributes: ``turn``, the current one; ``found``, the outcome, once the search is over; the

@@ -133,8 +133,8 @@ class Observed:
     def latencies(self) -> NDArray[np.int64] | None:
         """Return a histogram of the latencies of disk reads since the path was opened, or ``None``.
 
-        ``[LATENCY_BINS]``: bin ``k`` counts reads of at least 2^((k-1)/4) and less than 2^(k/4) µs.
-        Bin 0 also holds all faster reads, the last all slower ones.
+        ``[table_file.LATENCY_BINS]``: bin ``k`` counts reads of at least 2^((k-1)/4) and less than
+        2^(k/4) µs. Bin 0 also holds all faster reads, the last all slower ones.
         """
         return None
 

@@ -1,13 +1,13 @@
 """Partitions of a table on disk pass through a buffer in host memory: MariusGNN's way.
 
 The workload says how many partitions there are, how many the buffer holds and in which order they
-come (``partition_orders.py``); its minibatches want rows of those alone that are there together.
+come (``partition_orders.py``); a minibatch uses only rows of partitions that are there together.
 The path reads whole partitions past the page cache. It goes on, state by state, to the next one
 that holds all rows of a minibatch, and reads what is new in each. Rows that no further state has
 together are served from partitions that are read out of turn.
 
-An epoch begins with an empty buffer, as in MariusGNN. What fills it first is read but no swap: the
-formulas of the orders count from then on. States behind the last minibatch are not gone to.
+An epoch begins with an empty buffer, as in MariusGNN. The reads that first fill it are no swaps,
+for the orders' formulas, too. States after the last minibatch's are never entered.
 
 Marius++ / MariusGNN: Waleffe et al., EuroSys 2023, sections 3 and 5.
 """

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: What a buffer holds, by number of the partition; and one after the other.
+#: The numbers of the partitions that a buffer holds at one time.
 State = tuple[int, ...]
 
 

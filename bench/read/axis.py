@@ -124,8 +124,8 @@ def accuracy_over_time(run: Run) -> pd.DataFrame:
 
     Columns: :data:`SERIES`, ``epoch``, ``time_s`` (of all measured epochs up to this one) and
     ``accuracy`` (0 to 1); medians over repeats. Empty without ``eval_every_epoch``.
-    Workloads that differ in ``partitions`` or ``structure`` train on other minibatches: to compare
-    them takes the accuracy after the same time, as the length of their epochs is no measure.
+    Workloads that differ in ``sampler`` train on other minibatches: compare their accuracy after
+    equal time, as the length of their epochs measures nothing.
     """
     seen = run.measured.sort_index(level="epoch")
     both = pd.DataFrame(

@@ -1,7 +1,7 @@
 """A run as frames: a line per epoch, a line per case, missing values, and the columns' meaning.
 
     run = load_run("results/example")
-    run.epochs, run.cases, run.reasons, run.columns    # as in its folder, see FORMAT.md
+    run.epochs, run.cases, run.reasons, run.columns    # as in its folder, see METHODOLOGY.md, Files
     run.measured["fetch_s"]                            # epochs that count, by series and repeat
     run.predicted["epoch_s"], run.declared["declared_payload_bytes"], run.ended["setup_open_s"]
 

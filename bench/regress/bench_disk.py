@@ -1,6 +1,6 @@
 """Time random reads of 4 KiB past the page cache by each engine, on one file of 256 MiB.
 
-Each row is one read, copied to its place. Another library's reader is in docs/guide.md.
+Each row is one read, copied to its place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Time neighbour sampling by the CPU sampler, on one thread and on two.
-
-METHODOLOGY.md compares another library's sampler.
-"""
+"""Time neighbour sampling by the CPU sampler, on one thread and on two."""
 
 from __future__ import annotations
 

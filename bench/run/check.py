@@ -1,9 +1,9 @@
 """Correctness: check that a data path delivers the right rows and reads the memory it claims.
 
-A path may be right only while it is checked. So the first minibatches are compared before anything
-is timed, and all of them in the warm-up. In each timed epoch a few rows of randomly drawn
-minibatches are copied, and compared when the clock has stopped. After the last epoch the path is
-checked once more.
+A path may be right only while it is checked. Rows are compared before anything is timed and in the
+warm-up: all of them in a path's first repeat and in cases alone, else a few. In each timed epoch a
+few rows of randomly drawn minibatches are copied, and compared when the clock has stopped. After
+the last epoch the path is checked once more.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ class RowChecker:
 class EpochCheck(Watch):
     """Keeps rows of one epoch, and compares them at its end, or before if memory is short.
 
-    Those of each minibatch, or of the ``chosen`` ones, of each of which about so many ``rows``.
+    It keeps rows of every minibatch, or of the ``chosen`` ones, about ``rows`` of each (``None``:
+    all).
     """
 
     checker: RowChecker
@@ -187,7 +188,7 @@ class EpochCheck(Watch):
 
     def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
         if (why := not_plain(x)) is not None:
-            raise WrongRowsError(f"minibatch {number} of the trace, {self.when}: {why}")
+            raise WrongRowsError(f"minibatch {number}, {self.when}: {why}")
         handed = self._handed.pop(number, None)
         return nullcontext() if handed is None else self._keep(number, ids, x, *handed)
 
@@ -204,7 +205,7 @@ class EpochCheck(Watch):
         left = ids[numbers.start :: numbers.step].clone()
         copy = x[numbers.start :: numbers.step].clone(memory_format=torch.contiguous_format)
         self._kept.append(
-            _KeptRows(f"minibatch {number} of the trace, {self.when}", numbers, before, left, copy)
+            _KeptRows(f"minibatch {number}, {self.when}", numbers, before, left, copy)
         )
         if not late:
             del x  # the step frees it, as without a check

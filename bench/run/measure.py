@@ -73,11 +73,12 @@ class MeasuredCase(ExitStack):
     """A case in three phases: it opens and warms up, has its epochs one by one, and ends.
 
     Args:
+        job: the case. out: the part that gets its rows.
         session: shared by the cases of the process.
 
     If other paths are open in the process (a job that is not ``alone``), anything that would
-    affect them, or that they would affect, is omitted. All rows are compared in the first repeat of
-    a path, before timing and in the warm-up; in others a few, as in the timed epochs.
+    affect them, or that they would affect, is omitted. Before timing and in the warm-up all
+    rows are compared in the first repeat of a path, and in a case alone; else a few, as in epochs.
 
     All phases raise:
         WrongRowsError: the rows fetched differ from the table's, or the table is not where the

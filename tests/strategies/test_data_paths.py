@@ -1,4 +1,4 @@
-"""What each strategy declares of its bytes, against the counts of DESIGN.md done by hand."""
+"""What each strategy declares of its bytes, against counts done by hand."""
 
 import dataclasses
 

@@ -134,7 +134,7 @@ def test_every_third_row_is_met_by_some_draw_and_named_as_the_minibatchs():
     ids, said = torch.arange(199, 99, -1), set()
     for _ in range(60):
         with (
-            pytest.raises(WrongRowsError, match=r"^minibatch 0 of the trace, ") as error,
+            pytest.raises(WrongRowsError, match=r"^minibatch 0, ") as error,
             RowChecker(TABLE, CPU).spots(1, "in epoch 3") as watch,
         ):
             look(watch, 0, ids, TABLE[ids] + 1)
@@ -171,7 +171,7 @@ def test_a_path_that_changes_the_ids_it_was_handed_is_wrong(all_rows):
     checker, ids = RowChecker(TABLE, CPU), torch.arange(100)
     watched = checker.everything("in the warm-up") if all_rows else checker.spots(1, "in epoch 1")
     with (
-        pytest.raises(WrongRowsError, match=r"^minibatch 0 of .*: the path changed the ids that"),
+        pytest.raises(WrongRowsError, match=r"^minibatch 0, .*: the path changed the ids that"),
         watched as watch,
     ):
         look(watch, 0, ids, lambda: TABLE[ids.fill_(7)])

@@ -289,18 +289,18 @@ def test_after_the_last_epoch_fetches_are_beside_training_too(make_job, monkeypa
 @pytest.mark.parametrize(
     ("fetcher", "epochs", "why"),
     [
-        (StopsFetching, 2, "minibatch 1 of the trace, in the warm-up: row"),
+        (StopsFetching, 2, "minibatch 1, in the warm-up: row"),
         # 2 fetches before timing, 5 in the warm-up: of the 11th epoch 50 + 7 + 4 is the fourth.
         (StopsLate, 11, "in epoch 10: row|after the last epoch: row"),
         (
             OneColumn,
             2,
-            r"minibatch 1 .*, in the warm-up: row 7, column 20: .* \(1 of \d+ rows differ",
+            r"minibatch 1, in the warm-up: row 7, column 20: .* \(1 of \d+ rows differ",
         ),
         (DuringTimedEpochs, 2, "in epoch 0: row"),
-        (SortsTheIds, 2, "minibatch 0 .*, in the warm-up: the path changed the ids that"),
-        (GathersWhenUsed, 2, "minibatch 0 .*in epoch 0: rows are a plain torch.Tensor, and there"),
-        (AfterTheLastEpoch, 2, "minibatch 0 .*after the last epoch: row 0"),
+        (SortsTheIds, 2, "minibatch 0, in the warm-up: the path changed the ids that"),
+        (GathersWhenUsed, 2, "minibatch 0, in epoch 0: rows are a plain torch.Tensor, and there"),
+        (AfterTheLastEpoch, 2, "minibatch 0, after the last epoch: row 0"),
     ],
 )
 def test_a_path_that_is_right_for_a_while(make_job, monkeypatch, fetcher, epochs, why):
@@ -343,7 +343,7 @@ def test_a_floor_that_fetches_is_rejected(make_job, monkeypatch, fetcher, why):
 )
 def test_wrong_rows_end_the_case_before_anything_is_timed(make_job, monkeypatch, spoil):
     monkeypatch.setattr(FromTheSecond, "SPOIL", spoil, raising=False)
-    why = "minibatch 1 of the trace, before timing: "
+    why = "minibatch 1, before timing: "
     rows = rejected(make_job(), FromTheSecond, monkeypatch, why)
     assert {r.stage for r in rows if r.value is not None} == {"setup"}
 
@@ -355,7 +355,7 @@ def test_a_path_that_forgets_the_last_row_of_large_minibatches(make_job, monkeyp
     assert sizes[largest] > max(sizes[:2]), "the first minibatches would tell"
     monkeypatch.setattr(LastRowOfLarge, "LARGE", sizes[largest], raising=False)
     row = sizes[largest] - 1
-    why = rf"minibatch {largest} of the trace, in the warm-up: row {row}, column 0: 0.0 is not"
+    why = rf"minibatch {largest}, in the warm-up: row {row}, column 0: 0.0 is not"
     rejected(job, LastRowOfLarge, monkeypatch, why)
 
 
