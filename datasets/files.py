@@ -153,8 +153,8 @@ def check_memory(needed: int, what: str) -> None:
     """
     import psutil  # readers of a dataset skip this import
 
-    said = os.environ.get("GATHERBENCH_MEMORY_GIB")  # overrides the kernel's number
-    free = float(said) * 2**30 if said else psutil.virtual_memory().available
+    override = os.environ.get("GATHERBENCH_MEMORY_GIB")  # overrides the kernel's number
+    free = float(override) * 2**30 if override else psutil.virtual_memory().available
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:
         free = min(free, limit - psutil.Process().memory_info().vms)

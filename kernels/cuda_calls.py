@@ -75,8 +75,8 @@ def call_driver(name: str, *arguments: Any) -> Any:
     try:
         status, *rest = getattr(module, name)(*arguments)
     except RuntimeError as missing:  # the bindings load the driver at the first call
-        said, hint = str(missing).splitlines()[0], "install the NVIDIA driver"
-        raise CudaCallError(name, "no driver", said, hint) from missing
+        text, hint = str(missing).splitlines()[0], "install the NVIDIA driver"
+        raise CudaCallError(name, "no driver", text, hint) from missing
     if int(status):
         raise CudaCallError(name, status.name, _text(module.cuGetErrorString(status)))
     return _result(rest)

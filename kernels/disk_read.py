@@ -42,13 +42,13 @@ def open_direct(path: Path) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECT)
     except OSError as error:
-        said = error.strerror
+        text = error.strerror
         if error.errno == errno.EINVAL:
-            said = (
+            text = (
                 "its file system has no direct reads (O_DIRECT): put the table on one that has, "
                 "such as ext4 or xfs"
             )
-        raise DiskReadError(f"cannot read the table {path}: {said}") from error
+        raise DiskReadError(f"cannot read the table {path}: {text}") from error
 
 
 def block_bytes(path: Path) -> int:
@@ -203,14 +203,14 @@ class RowReader:
         rows = plan.rows[plan.starts[k] : plan.starts[k + 1]]
         missing = rows[rows + reads.row_bytes > plan.begins[k] + max(got, 0)]
         row = (int(missing[0]) - self.file.offset) // reads.row_bytes
-        what = f"row {row} of the table {self.file.path}"
+        place = f"row {row} of the table {self.file.path}"
         if number:
-            said = f"{os.strerror(number)} (errno {number}); dmesg may tell more of the disk"
+            cause = f"{os.strerror(number)} (errno {number}); dmesg may tell more of the disk"
         elif (size := os.fstat(self._fd).st_size) < self.file.end:
-            said = _cut_short(self.file, size)
+            cause = _cut_short(self.file, size)
         else:
-            said = f"the disk gave {got} of {plan.sizes[k]} bytes, and no error"
-        return DiskReadError(f"{what}: {said}")
+            cause = f"the disk gave {got} of {plan.sizes[k]} bytes, and no error"
+        return DiskReadError(f"{place}: {cause}")
 
     def counts(self) -> dict[str, int]:
         """Return the bytes and reads requested from the disk since the reader was opened."""

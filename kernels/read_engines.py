@@ -298,19 +298,19 @@ class RingEngine:
     def __init__(self, depth: int) -> None:
         self._depth, self._library = depth, _liburing()
         self._ring = np.zeros(_RING_BYTES // 8, np.int64)
-        said = self._library.io_uring_queue_init(
+        status = self._library.io_uring_queue_init(
             ctypes.c_uint(depth), ctypes.c_void_p(self._ring.ctypes.data), ctypes.c_uint(0)
         )
-        if said < 0:
-            remedy = _RING_REMEDIES.get(-said, "")
-            raise OSError(-said, f"io_uring_setup: {os.strerror(-said)}{remedy}")
+        if status < 0:
+            remedy = _RING_REMEDIES.get(-status, "")
+            raise OSError(-status, f"io_uring_setup: {os.strerror(-status)}{remedy}")
         addresses = (_address(self._library, name) for name in _NAMES)
         self._calls = Liburing(self._ring.ctypes.data, *addresses)
 
     def run(self, reads: Reads) -> None:
         """Do the reads, as :meth:`ThreadEngine.run`; ``OSError`` if no read is possible at all."""
-        if said := read_by_ring(reads, self._depth, self._calls):
-            raise OSError(said, f"io_uring_enter: {os.strerror(said)}")
+        if error := read_by_ring(reads, self._depth, self._calls):
+            raise OSError(error, f"io_uring_enter: {os.strerror(error)}")
 
     def close(self) -> None:
         self._library.io_uring_queue_exit(ctypes.c_void_p(self._ring.ctypes.data))

@@ -63,10 +63,10 @@ class DiskDirect(Strategy):
         return fetcher
 
 
-def planned_file(of: Minibatches) -> TableFile:
+def planned_file(batches: Minibatches) -> TableFile:
     """Return the known file, resized to the table's rows; else one that begins on a block."""
-    known = of.knowledge.file or TableFile(NOWHERE, 0, of.num_rows, of.row_bytes)
-    return replace(known, num_rows=of.num_rows, row_bytes=of.row_bytes)
+    known = batches.knowledge.file or TableFile(NOWHERE, 0, batches.num_rows, batches.row_bytes)
+    return replace(known, num_rows=batches.num_rows, row_bytes=batches.row_bytes)
 
 
 def read_path(ids: Tensor, missing: Tensor, file: TableFile, merge: bool) -> DataPath:

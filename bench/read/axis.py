@@ -95,11 +95,11 @@ AXES = tuple(
 # ---- columns -------------------------------------------------------------------------------------
 
 
-def _values(run: Run, of: str) -> pd.Series[float]:
+def _values(run: Run, metric: str) -> pd.Series[float]:
     """Return the values of a further column, by :data:`SERIES`."""
-    if of == "accuracy_by_then":
+    if metric == "accuracy_by_then":
         return accuracy_by_then(run)
-    kind, _, column = of.rpartition(".")
+    kind, _, column = metric.rpartition(".")
     if not kind:
         return run.medians[column]
     ranks = run.epochs[(run.epochs["rank"] >= 0) & run.epochs["used"]]
@@ -107,10 +107,10 @@ def _values(run: Run, of: str) -> pd.Series[float]:
     return epochs.mean().groupby(SERIES).median()
 
 
-def _logs(run: Run, of: str) -> dict[Key, Logs]:
+def _logs(run: Run, column: str) -> dict[Key, Logs]:
     """Return logarithms for the ratios of a column, by series."""
-    if of != "seeds_a_second_and_rank":
-        return repeat_logs(run.measured[of], run.measured["block"])
+    if column != "seeds_a_second_and_rank":
+        return repeat_logs(run.measured[column], run.measured["block"])
     seeds, found = run.medians["declared_sample_seeds"], dict[Key, Logs]()  # for the efficiency
     for key, logs in repeat_logs(run.measured["epoch_s"]).items():
         ranks = ranks_of(run.plan["workloads"][key.workload])
@@ -141,9 +141,11 @@ def accuracy_by_then(run: Run) -> pd.Series[float]:
     curves = accuracy_over_time(run)
     parts = [curves[["accuracy"]].set_index(pd.MultiIndex.from_frame(curves[SERIES])).iloc[:0]]
     for _, members in run.alike(sampler="", seed=0):
-        mine = curves[curves["workload"].isin(members)]
-        by = mine.groupby(SERIES)["time_s"].max().min()
-        before = mine.assign(accuracy=mine["accuracy"].where(mine["time_s"] <= by))
+        of_members = curves[curves["workload"].isin(members)]
+        by = of_members.groupby(SERIES)["time_s"].max().min()
+        before = of_members.assign(
+            accuracy=of_members["accuracy"].where(of_members["time_s"] <= by)
+        )
         parts.append(before.groupby(SERIES)[["accuracy"]].last().fillna(0.0))
     return pd.concat(parts)["accuracy"]
 
@@ -175,16 +177,16 @@ def axis(run: Run, field: str) -> pd.DataFrame:
     Raises:
         ValueError: as :func:`axis_of`.
     """
-    of, lines = axis_of(field), list[dict[str, Any]]()
-    extras = [c for e in of.extra for c in (ends_of(e.name) if e.logs else [e.name])]
+    chosen, lines = axis_of(field), list[dict[str, Any]]()
+    extras = [c for e in chosen.extra for c in (ends_of(e.name) if e.logs else [e.name])]
     columns = ["family", *SERIES, "value", *ends_of("epoch"), *ends_of("ratio"), *extras, "reason"]
-    families = _families(run, of)
+    families = _families(run, chosen)
     if families.empty:
         return pd.DataFrame(columns=columns)
-    ratios = {"ratio": "epoch_s", **{e.name: e.logs for e in of.extra if e.logs}}
+    ratios = {"ratio": "epoch_s", **{e.name: e.logs for e in chosen.extra if e.logs}}
     why = reasons(run)
     logs = {name: _logs(run, column) for name, column in ratios.items()}
-    values = {e.name: _values(run, e.of) for e in of.extra if not e.logs}
+    values = {e.name: _values(run, e.of) for e in chosen.extra if not e.logs}
     quartiles = run.measured["epoch_s"].dropna().groupby(SERIES).quantile(_QUARTILES).unstack()
     for (family, _), group in families.groupby(["family", "path"], sort=False):
         measured = group[group["measured"]].groupby("value")["key"].agg(list).to_dict()
@@ -199,9 +201,9 @@ def axis(run: Run, field: str) -> pd.DataFrame:
                 continue
             line |= with_ends_of(epoch=quartiles.loc[keys].mean().tolist())
             line |= {n: found.reindex(keys).mean(skipna=False) for n, found in values.items()}
-            over = of.over.get(value, first)
+            over = chosen.over.get(value, first)
             base = measured.get(over, [])
-            line["reason"] = no_ratio_over(run, base[0]) if base else f"no {of.field} {over}"
+            line["reason"] = no_ratio_over(run, base[0]) if base else f"no {chosen.field} {over}"
             for ratio, own in logs.items() if not line["reason"] else ():
                 line |= with_ends_of(**{ratio: _ratio(run, own, keys, base)})
     return pd.DataFrame(lines, columns=columns).fillna({"reason": ""})
@@ -220,14 +222,14 @@ def disk_strategies(run: Run) -> list[str]:
     return sorted(found)
 
 
-def _families(run: Run, of: Axis) -> pd.DataFrame:
+def _families(run: Run, chosen: Axis) -> pd.DataFrame:
     """Return a line for each series of a family of several values, the first value first.
 
     Columns: ``family`` (workloads, in words), ``path`` (what series share else), ``value``,
     ``key`` (a :class:`Key`), ``measured``.
     """
-    plain = {of.field: of.plain, **of.merged, **({"seed": 0} if of.seeds else {})}
-    alike = run.alike(**(plain if of.field in _FIELDS else {}))
+    plain = {chosen.field: chosen.plain, **chosen.merged, **({"seed": 0} if chosen.seeds else {})}
+    alike = run.alike(**(plain if chosen.field in _FIELDS else {}))
     names = {
         ident: (number, " ".join(name.split()))
         for number, (name, members) in enumerate(alike)
@@ -235,7 +237,7 @@ def _families(run: Run, of: Axis) -> pd.DataFrame:
     }
     known = {key[:3]: key for key in series_of(run)}
     backend = next((key.backend for key in known.values()), "host")
-    placed, lines = _placed(run, of), list[tuple[Any, ...]]()
+    placed, lines = _placed(run, chosen), list[tuple[Any, ...]]()
     cases = pd.DataFrame(run.plan["cases"])[SERIES[:3]].drop_duplicates()
     for case in plan_order(run, cases).itertuples(index=False, name=None):
         if place := placed(case):
@@ -249,7 +251,9 @@ def _families(run: Run, of: Axis) -> pd.DataFrame:
     return found[several].sort_values(["number", "group", "place"], kind="stable")
 
 
-def _placed(run: Run, of: Axis) -> Callable[[tuple[str, str, str]], tuple[str, str, int] | None]:
+def _placed(
+    run: Run, chosen: Axis
+) -> Callable[[tuple[str, str, str]], tuple[str, str, int] | None]:
     """Return a function of workload, strategy and variant: what a series shares with its family
     but the workload, its value, and its position; ``None``: it has no such field.
     """
@@ -260,24 +264,24 @@ def _placed(run: Run, of: Axis) -> Callable[[tuple[str, str, str]], tuple[str, s
 
     def of_path(workload: str, strategy: str, variant: str) -> tuple[str, str, int] | None:
         names, disk = (strategy, variant), strategy in disks
-        if of.field == PATH:
+        if chosen.field == PATH:
             return ("", in_words(*names), int(disk)) if disk or names == reference else None
-        if of.field in _FIELDS:
+        if chosen.field in _FIELDS:
             fields = run.plan["workloads"][workload]
-            value = fields.get(of.field, of.plain)
+            value = fields.get(chosen.field, chosen.plain)
             value = short_name(value) if isinstance(value, str) else value
-            place = value if isinstance(value, int) else int(value != of.plain)
-            more = [fields.get(name, plain) for name, plain in of.merged.items()]
-            words = " ".join(map(str, [value, *(more if value != of.plain else ())]))
+            place = value if isinstance(value, int) else int(value != chosen.plain)
+            more = [fields.get(name, plain) for name, plain in chosen.merged.items()]
+            words = " ".join(map(str, [value, *(more if value != chosen.plain else ())]))
             return " ".join(names), words, place
         path = named(*names)
         known = {} if path is None or disk else parameters(type(path))
-        if of.field not in known:
+        if chosen.field not in known:
             return None
-        rest = [getattr(path, name) for name in known if name != of.field]
-        value = str(getattr(path, of.field))
+        rest = [getattr(path, name) for name in known if name != chosen.field]
+        value = str(getattr(path, chosen.field))
         number = value.rstrip("%")
-        place = int(number) if number.isdigit() else list(known[of.field]).index(value)
+        place = int(number) if number.isdigit() else list(known[chosen.field]).index(value)
         return f"{strategy} {rest}", value, place
 
     return lambda case: of_path(*case)

@@ -139,9 +139,9 @@ def _contradictions(table: str, frames: Frames) -> list[tuple[str, int]]:
     name = "epoch_s" if table == EPOCHS else ENDED.name
     has = frame.get(name, pd.Series(float("nan"), frame.index)).notna()
     if table == EPOCHS:
-        told = every.loc[(every["column"] == name) & every["missing"], "line"]
+        given = every.loc[(every["column"] == name) & every["missing"], "line"]
         trained = frame.reindex(columns=["train_s"])["train_s"].notna()
-        lost = (frame["rank"] < 0) & ~has & trained & ~lines["line"].isin(told)
+        lost = (frame["rank"] < 0) & ~has & trained & ~lines["line"].isin(given)
     else:
         ok = frame["status"] == "ok"
         lost = frame["status"].notna() & ((ok != has) | (ok & frame["reason"].notna()))

@@ -247,12 +247,12 @@ def _computed(metric: Metric, runs: Sequence[Run], key: Key, base: float, new: f
     found = judge_exactly(base, new, more_is_better=metric.more_is_better)
     if key.basis == "declared":
         return found
-    mine = [run.predicted.xs(tuple(key), level=SERIES) for run in runs]
-    profiles = [", ".join(sorted(set(of["machine"]))) for of in mine]
+    predicted = [run.predicted.xs(tuple(key), level=SERIES) for run in runs]
+    profiles = [", ".join(sorted(set(frame["machine"]))) for frame in predicted]
     if profiles[0] != profiles[1]:
         reason = f"modelled for {profiles[0]} in A and for {profiles[1]} in B"
         return replace(found, word="AMBIGUOUS", reason=reason)
-    if found.word != "SAME" and mine[1]["borrowed"].notna().any():
+    if found.word != "SAME" and predicted[1]["borrowed"].notna().any():
         reason = "computed from times that each run measured (sampling): varies with them"
         return replace(found, word="AMBIGUOUS", reason=reason)
     return found

@@ -65,10 +65,10 @@ def strays_in(frames: Frames) -> dict[CaseId, str]:
                 continue
             # Ranks have losses of their own; those of a failed case may lack a mean.
             measured = (frame["basis"] == "measured") & (frame["rank"] == -1)
-            mine = frame[measured & among(frame, right) & frame[name].notna()]
-            sets = mine.get("epoch", pd.Series(-1, mine.index))
-            sets = mine.get("minibatch_set", sets).fillna(sets).astype(int)
-            values = mine.assign(value=mine[name].astype(float), set=sets)
+            epochs = frame[measured & among(frame, right) & frame[name].notna()]
+            sets = epochs.get("epoch", pd.Series(-1, epochs.index))
+            sets = epochs.get("minibatch_set", sets).fillna(sets).astype(int)
+            values = epochs.assign(value=epochs[name].astype(float), set=sets)
             for key, of_set in values.groupby(["workload", "backend", "set"]):
                 _, backend, chosen = cast("tuple[str, str, int]", key)
                 where = f"{stage}.{metric}" + (f" of minibatch set {chosen}" if chosen >= 0 else "")

@@ -103,8 +103,8 @@ def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
     first, dataset = jobs[0], open_dataset(jobs[0].dataset)
     workload, world = first.case.workload, first.case.workload.gpus
     trace = first.trace if world == 1 else rank_trace(first.trace, rank)
-    mine = replace(first, device="cpu", rank=rank if world > 1 else -1)
-    epochs = Epochs(mine, dataset, Trace.open(trace))
+    own_job = replace(first, device="cpu", rank=rank if world > 1 else -1)
+    epochs = Epochs(own_job, dataset, Trace.open(trace))
     strategies = {_name(job.case): build(job.case.strategy, job.case.params) for job in jobs}
     parts = epochs.sampler.partitions
     known = knowledge_of(workload, dataset, epochs.measured_ids(), parts)
@@ -165,17 +165,17 @@ def _counted(
     if own is not None and issubclass(own, TalliedModel):
         tallies.append(own.tally())
     seen = MinibatchSet(epochs.batches, tallies=[one for one in tallies if one is not None])
-    asked = {name: one for name, one in strategies.items() if one.role != "choice"}
-    ids = seen.counted(epochs.on_cpu(chosen, _numbers(epochs, asked.values())))
-    mine, *theirs = itertools.tee(ids, 1 + len(asked))
+    declaring = {name: one for name, one in strategies.items() if one.role != "choice"}
+    ids = seen.counted(epochs.on_cpu(chosen, _numbers(epochs, declaring.values())))
+    own_ids, *theirs = itertools.tee(ids, 1 + len(declaring))
     spec, ways = epochs.dataset.spec, []
-    for strategy, of_path in zip(asked.values(), theirs, strict=True):
+    for strategy, of_path in zip(declaring.values(), theirs, strict=True):
         less, before = known.limited_to(strategy.needs), _before(epochs, chosen, strategy.lookahead)
         asks = Minibatches(of_path, spec.row_bytes, spec.num_nodes, less, before)
         ways.append(_until_it_fails(strategy, asks))
     found: dict[str, DataPath | str] = {}
-    _, *columns = zip(*itertools.zip_longest(mine, *ways), strict=True)
-    for name, column in zip(asked, columns, strict=True):
+    _, *columns = zip(*itertools.zip_longest(own_ids, *ways), strict=True)
+    for name, column in zip(declaring, columns, strict=True):
         paths = [one for one in column if isinstance(one, DataPath)]
         failure = next((one for one in column if isinstance(one, str)), None)
         found[name] = failure or scaled(total(paths), seen.scale)

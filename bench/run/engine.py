@@ -105,7 +105,7 @@ class Engine:
         self,
         block: Block,
         timeout_s: float = math.inf,
-        told: Callable[[str, float], None] = lambda _what, _fraction: None,
+        progress: Callable[[str, float], None] = lambda _what, _fraction: None,
         look: Callable[[], None] = lambda: None,
     ) -> Record:
         """Return the answer of a process that prepares, checks or counts; else why it ``failed``.
@@ -118,7 +118,7 @@ class Engine:
 
         def hear(record: Record) -> None:
             if record["kind"] == "work":
-                told(str(record["what"]), float(record["fraction"]))
+                progress(str(record["what"]), float(record["fraction"]))
             elif record["kind"] == "answer":
                 answer.update(record)
 
@@ -130,11 +130,11 @@ class Engine:
     def prepare(
         self,
         block: Block,
-        told: Callable[[str, float], None] = lambda _what, _fraction: None,
+        progress: Callable[[str, float], None] = lambda _what, _fraction: None,
         look: Callable[[], None] = lambda: None,
     ) -> Ready | str:
         """Return the block's workload, ready to be measured, or why it is unavailable."""
-        answer = self.ask(block, told=told, look=look)
+        answer = self.ask(block, progress=progress, look=look)
         if "failed" in answer:
             dataset = block.jobs[0].case.workload.dataset
             return f"{dataset} could not be prepared: {answer['failed']}"

@@ -69,8 +69,8 @@ class Frames:
         """
         names, case = list(OF_CASE), ["workload", "strategy", "variant", "repeat"]
         counts = self.epochs.groupby(names, dropna=False).size().rename("there").reset_index()
-        told = self.cases[self.cases["status"].notna()].reindex(columns=[*names, COUNT])
-        both = told.merge(counts, on=names, how="left").fillna({"there": 0})
+        declared = self.cases[self.cases["status"].notna()].reindex(columns=[*names, COUNT])
+        both = declared.merge(counts, on=names, how="left").fillna({"there": 0})
         return both.loc[both[COUNT] != both["there"], case].drop_duplicates()
 
     def write(self, folder: Path) -> None:
@@ -234,11 +234,11 @@ def _checked(found: Any, keys: Sequence[str], columns: dict[str, Column]) -> pd.
             texts = column.to_pylist()
             clean = {text: None if text is None else plain(text) for text in set(texts)}
             empty = None if name in _MAY_BE_MISSING else ""
-            told = [clean[text] or empty for text in texts]
+            cleaned_texts = [clean[text] or empty for text in texts]
             allowed = {*_WORDS.get(name, ()), *((None,) if empty is None else ())}
-            if name in _WORDS and (strange := sorted(set(told) - allowed, key=str)):
+            if name in _WORDS and (strange := sorted(set(cleaned_texts) - allowed, key=str)):
                 raise ValueError(f"{name} = {strange[0]!r}: expected one of {_WORDS[name]}")
-            data[name] = pd.Series(told, dtype=object)
+            data[name] = pd.Series(cleaned_texts, dtype=object)
     return pd.DataFrame(data)
 
 

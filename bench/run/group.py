@@ -118,16 +118,16 @@ class Together(Alone):
 
     def gathered(self, value: Any) -> list[Any]:
         # torch's all_gather_object would unpickle any received bytes.
-        mine = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
-        longest = int(max(self._all_gathered(torch.tensor([len(mine)]))))
+        own_text = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
+        longest = int(max(self._all_gathered(torch.tensor([len(own_text)]))))
         padded = self._all_gathered(
-            nn.functional.pad(mine, (0, longest - len(mine)), value=ord(" "))
+            nn.functional.pad(own_text, (0, longest - len(own_text)), value=ord(" "))
         )
         return [json.loads(bytes(text.tolist())) for text in padded]
 
-    def _all_gathered(self, mine: Tensor) -> list[Tensor]:
-        found = [torch.empty_like(mine, device=self._device) for _ in range(self.world)]
-        dist.all_gather(found, mine.to(self._device))
+    def _all_gathered(self, own: Tensor) -> list[Tensor]:
+        found = [torch.empty_like(own, device=self._device) for _ in range(self.world)]
+        dist.all_gather(found, own.to(self._device))
         return [of.cpu() for of in found]
 
     def cores_of(self, node: int | None) -> tuple[int, int]:

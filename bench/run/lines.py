@@ -168,13 +168,13 @@ def _rows_of(
     for name, column in columns.items():
         if name not in line or (name == _END and line["status"] is None):
             continue
-        told = about.get((table, epoch, name, *case)) or about.get((table, -1, name, *case))
+        noted = about.get((table, epoch, name, *case)) or about.get((table, -1, name, *case))
         value = None if math.isnan(line[name]) else line[name]
-        if value is None and told is None and name != _END:
+        if value is None and noted is None and name != _END:
             continue
         source, (status, reason) = column.source, ("ok", None)
-        if told is not None:
-            source, status, reason = told["source"] or source, told["status"], told["reason"]
+        if noted is not None:
+            source, status, reason = noted["source"] or source, noted["status"], noted["reason"]
         if name == _END:
             status, reason = line["status"], line["reason"]
         if not math.isnan(polled := line.get(column.samples, math.nan)):

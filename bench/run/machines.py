@@ -92,12 +92,12 @@ def use_one_network(meeting: Meeting | None) -> None:
     Otherwise each takes the one that the machine's name resolves to, and listens there. What is
     configured in the environment stays.
     """
-    mine = "127.0.0.1"
+    own_address = "127.0.0.1"
     if meeting is not None:
         with socket.create_connection((meeting.address, meeting.port), ANSWER_S) as probe:
-            mine = probe.getsockname()[0]
+            own_address = probe.getsockname()[0]
     for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address == mine for one in addresses):
+        if any(one.address == own_address for one in addresses):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
@@ -350,9 +350,9 @@ def _met_here(launch: Launch, until: float) -> int:
 
     first = read(files[0])["pid"] if launch.local_rank else 0
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
-    mine = {"pid": os.getpid(), "cores": [*os.sched_getaffinity(0)], "gpus": gpus}
+    described = {"pid": os.getpid(), "cores": [*os.sched_getaffinity(0)], "gpus": gpus}
     half = folder / f"{launch.local_rank}.half"
-    half.write_text(json.dumps(mine), encoding="ascii")
+    half.write_text(json.dumps(described), encoding="ascii")
     half.rename(files[launch.local_rank])
     if first:
         return int(first)

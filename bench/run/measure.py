@@ -183,9 +183,9 @@ class MeasuredCase(ExitStack):
             self._window.enter_context(self._energy)
         return None
 
-    def _skip_of_any_rank(self, mine: Reason | None) -> str | None:
+    def _skip_of_any_rank(self, own_reason: Reason | None) -> str | None:
         """Return why any rank skips the case: they skip it together."""
-        reasons = self._session.group.gathered(mine and str(mine))
+        reasons = self._session.group.gathered(own_reason and str(own_reason))
         return next((reason for reason in reasons if reason is not None), None)
 
     def _dropped(self) -> Reason | None:

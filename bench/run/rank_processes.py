@@ -133,7 +133,7 @@ def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: 
         # One GPU per process, so that "cuda" is the rank's own, for meters and driver calls too.
         named, local = os.environ.get("CUDA_VISIBLE_DEVICES"), here.index(rank)
         os.environ["CUDA_VISIBLE_DEVICES"] = named.split(",")[local] if named else str(local)
-    mine = replace(job, rank=rank, trace=rank_trace(job.trace, rank))
+    own_job = replace(job, rank=rank, trace=rank_trace(job.trace, rank))
     # The case must end before its time limit.
     patience_s = min(PATIENCE_S, job.measure.timeout_s / 2)
     with closing(PartWriter(rank_part(job.part, rank))) as out:
@@ -146,11 +146,11 @@ def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: 
                 store = store_of(job.meeting, patience_s)
             ranks = Ranks(rank, world, len(here))
             group = Together(torch.device(job.device), ranks, store, patience_s)
-            if len(set(map(tuple, group.gathered((mine.identity, mine.run.commit))))) > 1:
+            if len(set(map(tuple, group.gathered((own_job.identity, own_job.run.commit))))) > 1:
                 raise RanksDisagreeError(
                     "the ranks have other minibatches, or other code, than each other"
                 )
-            if measure_block(Block("measure", (mine,)), out, table, group):
+            if measure_block(Block("measure", (own_job,)), out, table, group):
                 group.gathered(None)  # all leave together
                 group.close()
                 return
@@ -158,7 +158,7 @@ def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: 
             pass
         except Exception as error:
             traceback.print_exc()
-            out.end(mine.rows, "failed", words_of(error), time.perf_counter() - begin)
+            out.end(own_job.rows, "failed", words_of(error), time.perf_counter() - begin)
         # The group stays open: closing would break the others before this one's error is reported.
         time.sleep(_LINGER_S)
         os._exit(1)  # threads of a broken group may wait forever

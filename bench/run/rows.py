@@ -184,8 +184,10 @@ class RowMaker:
 
     def _row(self, *values: Any) -> Row:
         names = ("epoch", "stage", "metric", "unit", "value", "source", "status", "reason")
-        mine = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Row(schema_version=SCHEMA_VERSION, **mine, **dict(zip(names, values, strict=True)))
+        own_values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Row(
+            schema_version=SCHEMA_VERSION, **own_values, **dict(zip(names, values, strict=True))
+        )
 
 
 def table_of(rows: Iterable[Row]) -> pd.DataFrame:

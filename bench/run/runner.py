@@ -467,8 +467,8 @@ class Runner:
             cases = [case for case in self.task.cases if case.workload == workload]
             paths = {key_of(case)[:3]: case for case in [*cases, job.case]}
             jobs = tuple(replace(job, case=case, part=part) for case in paths.values())
-            told = partial(self.progress.preparing, workload)
-            answer = self.engine.ask(Block("count", jobs), told=told)
+            progress = partial(self.progress.preparing, workload)
+            answer = self.engine.ask(Block("count", jobs), progress=progress)
             if "failed" in answer:
                 with closing(PartWriter(part)) as out:
                     out.write("answer", failed=answer["failed"])

@@ -132,16 +132,16 @@ def idle_power(gpu: GpuUnderTest, seconds: float) -> Iterator[Reading]:
 
 def compared(found: SensorCheck, make: RowMaker) -> Iterator[Row]:
     """Yield ratio, bytes copied and verdict of every comparison with the known copies."""
-    of = f"copies of {COPY_MIB} MiB of pinned memory"
+    copies = f"copies of {COPY_MIB} MiB of pinned memory"
     for one in found.comparisons:
         metric = f"pcie_{one.direction}_ratio"
-        source = f"{one.source}: bytes counted for each byte copied, {of}"
+        source = f"{one.source}: bytes counted for each byte copied, {copies}"
         if isinstance(one.ratio, Reason):
             yield make.missing(STAGE, metric, "1", source, one.ratio)
             continue
         trust = "trusted" if one.trusted else "untrusted"
         yield make.ok(STAGE, metric, "1", one.ratio, f"{source}; {trust}")
-        copied = f"{one.source}: bytes copied, {of}"
+        copied = f"{one.source}: bytes copied, {copies}"
         yield make.ok(STAGE, f"pcie_{one.direction}_copied", "B", one.copied, copied)
 
 

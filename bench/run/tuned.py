@@ -44,16 +44,16 @@ def tuned_once(
     if all(group.gathered(found is not None)) and found is not None:
         with suppress(*_WRONG):  # the file may have been changed by others
             return fetcher.recall([SetupStep(*step) for step in found])
-    mine = tune()
+    tuned_steps = tune()
     local = group.ranks.local_world if group.ranks else 1
     first = group.rank // local * local
-    steps = group.gathered([_fields(step) for step in mine])[first]
+    steps = group.gathered([_fields(step) for step in tuned_steps])[first]
     if group.rank != first:
         return fetcher.recall([SetupStep(*step) for step in steps])
     if file is not None:
         kept = {**_kept(job), key: steps}
         write_atomically(file, json.dumps({**_made_by(job), "found": kept}, indent=1) + "\n")
-    return mine
+    return tuned_steps
 
 
 def _fields(step: SetupStep) -> list[Any]:

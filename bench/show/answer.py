@@ -118,35 +118,41 @@ def has_one_path(run: Run) -> bool:
     return len([path for path in planned if role_of(*path) not in UNRANKED]) == 1
 
 
-def _answer(run: Run, of: Standing) -> Answer:
-    name, none = run.names[of.workload], ""
+def _answer(run: Run, standing: Standing) -> Answer:
+    name, none = run.names[standing.workload], ""
     if mostly_noisy(run):
         none = f"{noise(run)}, so no ratio decides"
-    elif len(of.ranked) < 2:
+    elif len(standing.ranked) < 2:
         none = _ONE_PATH if has_one_path(run) else "there are no two paths with a quiet repeat"
-    elif all(found.repeats < 2 for found in map(of.speedup, of.ranked)):
+    elif all(found.repeats < 2 for found in map(standing.speedup, standing.ranked)):
         none = "one repeat does not tell how much processes differ"
     if none:
         again = "" if none == _ONE_PATH else _AGAIN
         return Answer(name, "none", text=f"No verdict: {none}.", change=again)
-    best, words = of.best, of.words
-    tied = [key for key in of.ranked if key == of.leader or words[key, of.leader] != "SLOW"]
-    base = best or next((key for key in of.ranked if key not in tied), None)
+    best, words = standing.best, standing.words
+    tied = [
+        key
+        for key in standing.ranked
+        if key == standing.leader or words[key, standing.leader] != "SLOW"
+    ]
+    base = best or next((key for key in standing.ranked if key not in tied), None)
     if tied == [base]:
-        base = next(key for key in of.ranked if key != of.leader)
+        base = next(key for key in standing.ranked if key != standing.leader)
     paths = [key for key in tied if key != base]
     verdict: Verdict = "fastest" if len(tied) == 1 else "tie"
-    if verdict == "tie" and best and of.rank(best)[0] == 1:
-        verdict, paths = "no difference", [key for key in of.ranked if key != best][:1]
-    elif any(words[key, of.leader] == "HOST-BOUND" for key in paths if key != of.leader):
+    if verdict == "tie" and best and standing.rank(best)[0] == 1:
+        verdict, paths = "no difference", [key for key in standing.ranked if key != best][:1]
+    elif any(
+        words[key, standing.leader] == "HOST-BOUND" for key in paths if key != standing.leader
+    ):
         verdict = "host-bound"
-    ratios = [of.speedup(key, base) for key in paths] if base else []
+    ratios = [standing.speedup(key, base) for key in paths] if base else []
     over = (
         f"{_name(base)}, {'the CPU’s best gather' if base == best else 'the next'}" if base else ""
     )
     text, limit, small = _sentence(verdict, paths, ratios, over), None, False
-    if of.limit and base:
-        limit = of.speedup(of.limit, base)
+    if standing.limit and base:
+        limit = standing.speedup(standing.limit, base)
         small = 1 - 1 / limit.high < SMALL_SHARE
         share = "no measurable part" if small else "an unknown part"
         share = quantity(1 - 1 / limit.value, "share") if limit.low > 1 else share
@@ -173,14 +179,14 @@ def _sentence(verdict: Verdict, paths: Sequence[Key], ratios: Sequence[Interval]
             f"No path is measurably faster than {over}: no whole interval lies above"
             f" {1 + THRESHOLD:g}×. The first other path in the table, {names[0]}: {each[0]}."
         )
-    who = listed(names, MOST)
+    subject = listed(names, MOST)
     if len(paths) > FEW and ratios:
         values, low, high = np.transpose([ratio.ends for ratio in ratios])
-        who += f", {span(values.min(), values.max(), '×')}"
-        who += f" ({number(low.min())}–{number(high.max())})"
+        subject += f", {span(values.min(), values.max(), '×')}"
+        subject += f" ({number(low.min())}–{number(high.max())})"
     elif ratios:
-        who = "; ".join(map(", ".join, zip(names, each, strict=True)))
-    message = f"{_HEADS[verdict]}: {who}{f' as fast as {over}' * bool(over)}."
+        subject = "; ".join(map(", ".join, zip(names, each, strict=True)))
+    message = f"{_HEADS[verdict]}: {subject}{f' as fast as {over}' * bool(over)}."
     if verdict == "host-bound":
         message += (
             " The CPU issues GPU work for more than two thirds of their epochs, which hides how the"

@@ -88,8 +88,10 @@ def bars(
     lines, at = list[dict[str, Any]](), []
     for workload, title in run.names.items():
         for basis in ("measured", "predicted")[: 1 + bool(profile)]:
-            mine = values[(values["workload"] == workload) & (values["basis"] == basis)]
-            known = {(str(r["strategy"]), str(r["variant"])): r for r in mine.to_dict("records")}
+            of_workload = values[(values["workload"] == workload) & (values["basis"] == basis)]
+            known = {
+                (str(r["strategy"]), str(r["variant"])): r for r in of_workload.to_dict("records")
+            }
             reasons = missing[basis][workload]
             modelled = basis == "predicted"
             # Without a GPU, modelled GPU times have their own axis, so that nobody compares them.
@@ -107,7 +109,7 @@ def bars(
                 else:
                     line["reason"] = reasons[names]
                 lines.append(line)
-            if mark is not None and len(mine):
+            if mark is not None and len(of_workload):
                 at.append((title, mark, "one"))
         if workload in limit:
             at.append((title, limit[workload], "limit"))
@@ -178,8 +180,8 @@ def over_time(
     """
     planned, reasons, found = pd.DataFrame(run.plan["cases"]), _reasons(run, metric), []
     for workload, title in run.names.items():
-        mine = planned[planned["workload"] == workload][SERIES[1:3]].drop_duplicates()
-        for strategy, variant in sort_series(mine).itertuples(index=False, name=None):
+        paths = planned[planned["workload"] == workload][SERIES[1:3]].drop_duplicates()
+        for strategy, variant in sort_series(paths).itertuples(index=False, name=None):
             key = (workload, str(strategy), str(variant))
             line = {"strategy": key[1], "variant": key[2], "panel": title, "curves": {}}
             line |= {"reason": "" if key in lines else reasons.get(key, otherwise)}
@@ -219,7 +221,7 @@ def polled(
     lines: dict[Series, Mapping[str, Any]] = {}
     for case, epoch in timeline.groupby([*SERIES[:3], "repeat", "epoch"]):
         key = (str(case[0]), str(case[1]), str(case[2]))
-        readings = {str(name): mine for name, mine in epoch.groupby("metric") if name in legend}
+        readings = {str(name): values for name, values in epoch.groupby("metric") if name in legend}
         curves = {name: points_of(_thinned(readings[name])) for name in legend if name in readings}
         curves = {name: points for name, points in curves.items() if points}
         if curves and key not in lines:

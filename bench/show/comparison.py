@@ -88,8 +88,8 @@ def summary(table: pd.DataFrame, metrics: Sequence[str] = ()) -> str:
     names = ", ".join(dict.fromkeys(chosen["metric"]))
     modelled = chosen["basis"] == "predicted"
     parts = []
-    for kind, mine in (("measured", chosen[~modelled]), ("modelled", chosen[modelled])):
-        if counts := Counter(mine["verdict"]):
+    for kind, lines in (("measured", chosen[~modelled]), ("modelled", chosen[modelled])):
+        if counts := Counter(lines["verdict"]):
             text = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
             parts.append(f"{kind} {text}")
     return f"{names}: {'; '.join(parts)}"
@@ -202,8 +202,8 @@ def _reasons(chosen: pd.DataFrame, names: Mapping[str, str]) -> Iterator[Text]:
     """Give each reason for a closer look once, with its cases."""
     open_ = chosen[~chosen["verdict"].isin(["SAME", "FAST"])]
     for word in [word for word in VERDICTS if word in set(open_["verdict"])]:
-        mine = open_[open_["verdict"] == word]
-        for (metric, reason), group in mine.groupby(["metric", "reason"], sort=False):
+        of_word = open_[open_["verdict"] == word]
+        for (metric, reason), group in of_word.groupby(["metric", "reason"], sort=False):
             paths = map(in_words, group["strategy"], group["variant"])
             cases = struck(zip(paths, group["workload"].map(names), strict=True), names.values())
             yield Text.assemble((f"{word} ", VERDICTS[word][1]), f"{metric}, {cases}: {reason}")

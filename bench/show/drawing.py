@@ -161,13 +161,13 @@ class Chart:
         if "scale" not in frame:
             frame["scale"] = frame["panel"] + "|" + frame["profile"]
         panels = []
-        for names, mine in frame.groupby(["panel", "profile", "quantity"], sort=False):
-            alike, lines = frame[frame["scale"] == mine["scale"].iloc[0]], mine
+        for names, panel_lines in frame.groupby(["panel", "profile", "quantity"], sort=False):
+            alike, lines = frame[frame["scale"] == panel_lines["scale"].iloc[0]], panel_lines
             axis, values = self._time(alike) if self.over_time else (self._axis(alike), None)
             if values is None:
-                text = [axis.text(line) for line in mine.to_dict("records")]
-                cut, high = mine["high"] > axis.top, mine["high"].clip(upper=axis.top)
-                lines = mine.assign(text=text, cut=cut, high=high)
+                text = [axis.text(line) for line in panel_lines.to_dict("records")]
+                cut, high = panel_lines["high"] > axis.top, panel_lines["high"].clip(upper=axis.top)
+                lines = panel_lines.assign(text=text, cut=cut, high=high)
             panels.append(Panel(str(names[0]), str(names[1]), str(names[2]), axis, lines, values))
         order = list(dict.fromkeys(frame["panel"]))
         return sorted(panels, key=lambda panel: order.index(panel.title))

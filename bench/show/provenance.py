@@ -92,8 +92,8 @@ def cases_ended(run: Run) -> dict[str, int]:
 def gpu_of(run: Run) -> str:
     """Return the name of the GPU that the run used, else of all present ones; empty: none."""
     gpus, used = run.env.get("gpus") or [], run.env.get("gpu_in_use")
-    mine = [gpu for gpu in gpus if used and gpu.get("uuid_hash") == used] or gpus
-    return ", ".join(sorted({str(gpu.get("name", "unnamed")) for gpu in mine}))
+    used_gpus = [gpu for gpu in gpus if used and gpu.get("uuid_hash") == used] or gpus
+    return ", ".join(sorted({str(gpu.get("name", "unnamed")) for gpu in used_gpus}))
 
 
 def in_short(run: Run) -> list[tuple[str, str]]:

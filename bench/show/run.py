@@ -33,8 +33,10 @@ def render(run: Run) -> RenderableType:
     turns = ", in turns" if run.in_turns else ""
     epochs = run.plan["measure"]["epochs"]
     text = f"{where}, {repeats_of(run)} × {epochs} epoch{'s' * (epochs != 1)}{turns}"
-    axes = [of for of in AXES if len(axis(run, of.field))] if has_one_path(run) else []
-    tables = [compared(of, axis(run, of.field)) for of in axes] or [replace(numbers(run), note="")]
+    axes = [field for field in AXES if len(axis(run, field.field))] if has_one_path(run) else []
+    tables = [compared(field, axis(run, field.field)) for field in axes] or [
+        replace(numbers(run), note="")
+    ]
     parts = []
     for table in tables:
         titles = {line.cells[0].value: line.cells[0].value for line in table.lines} | run.names

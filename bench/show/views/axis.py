@@ -23,7 +23,7 @@ from gatherbench.strategies.registry import in_words
 _OVER_FIRST = "vs first value"
 
 
-def compared(of: Axis, frame: pd.DataFrame) -> Table:
+def compared(shown: Axis, frame: pd.DataFrame) -> Table:
     """Make a line for each value of each family, with the columns that have a value."""
     frame = with_kind(frame)
     status = frame["value"] + ": " + frame["reason"].str.partition(":")[0]
@@ -32,45 +32,45 @@ def compared(of: Axis, frame: pd.DataFrame) -> Table:
     extra = [
         Column(one.name, one.label, one.unit, interval=bool(one.logs),
                short=f"{one.short} {_OVER_FIRST}" if one.logs and one.unit == "×" else one.short)
-        for one in of.extra
+        for one in shown.extra
         if frame[one.name].notna().any()
     ]  # fmt: skip
     columns = [
         Column("family", "workload"),
         *WHAT[1:],
-        Column("value", of.field, short=of.field * (of.field != PATH)),
+        Column("value", shown.field, short=shown.field * (shown.field != PATH)),
         Column("epoch", "epoch", "s", interval=True, brief=True, short="epoch"),
         Column("ratio", f"epoch {_OVER_FIRST}", "×", interval=True, short=f"epoch {_OVER_FIRST}"),
         *extra,
         Column("reason", "why no ratio"),
     ]
     caption = (
-        f"{of.title}: what differs in {of.field} alone. Medians over repeats and epochs; ratios to"
-        " the first value with intervals of 95 %"
+        f"{shown.title}: what differs in {shown.field} alone. Medians over repeats and epochs;"
+        " ratios to the first value with intervals of 95 %"
     )
-    return Table(f"axis-{of.field}", caption, columns, frame, of.title, of.note)
+    return Table(f"axis-{shown.field}", caption, columns, frame, shown.title, shown.note)
 
 
-def published(of: Axis) -> pd.DataFrame:
+def published(shown: Axis) -> pd.DataFrame:
     """Return the figures that others published for the axis, on their machines."""
-    rows, (table, metric) = load_reference(), of.published
+    rows, (table, metric) = load_reference(), shown.published
     rows = rows[(rows["table"] == table) & (rows["metric"] == metric)]
     return rows[
         ["dataset", "strategy", "variant", "workload", "machine", "value", "unit", "source"]
     ]
 
 
-def _as_published(of: Axis) -> Table:
+def _as_published(shown: Axis) -> Table:
     columns = [
         Column("dataset", "dataset"),
         *WHAT[1:3],
         Column("workload", "workload", short="workload"),
         Column("machine", "machine", short="machine"),
-        Column("value", of.published[1], units="unit", short=of.published[1]),
+        Column("value", shown.published[1], units="unit", short=shown.published[1]),
         Column("source", "source"),
     ]
-    caption = f"{of.title}: published by others, on their machines"
-    return Table(f"published-{of.field}", caption, columns, published(of), "Published")
+    caption = f"{shown.title}: published by others, on their machines"
+    return Table(f"published-{shown.field}", caption, columns, published(shown), "Published")
 
 
 def chart(run: Run, field: str, column: str = "epoch") -> Chart:
@@ -78,13 +78,13 @@ def chart(run: Run, field: str, column: str = "epoch") -> Chart:
 
     Published epochs are added to epochs.
     """
-    of, found = axis_of(field), axis(run, field)
-    units = {"epoch": ("epoch", "s")} | {e.name: (e.label, e.unit or "1") for e in of.extra}
+    shown, found = axis_of(field), axis(run, field)
+    units = {"epoch": ("epoch", "s")} | {e.name: (e.label, e.unit or "1") for e in shown.extra}
     label, unit = units[column]
     frame = pd.DataFrame(
         {
             "panel": found["family"],
-            "name": [_named(of, row) for row in found.to_dict("records")],
+            "name": [_named(shown, row) for row in found.to_dict("records")],
             "strategy": found["strategy"],
             "value": found[column],
             "low": found.get(f"{column}_low", math.nan),
@@ -94,21 +94,25 @@ def chart(run: Run, field: str, column: str = "epoch") -> Chart:
     )
     frame["reason"] = frame["reason"].where(frame["value"].isna(), "")
     if column == "epoch":
-        frame = pd.concat([frame, _published_epochs(of)]).fillna({"look": "measured", "reason": ""})
+        frame = pd.concat([frame, _published_epochs(shown)]).fillna(
+            {"look": "measured", "reason": ""}
+        )
     ends = "whiskers: quartiles" if column == "epoch" else "whiskers, where there are: 95 %"
-    reading, title = f"Medians over repeats and epochs; {ends}.", f"{of.title}: {label}"
+    reading, title = f"Medians over repeats and epochs; {ends}.", f"{shown.title}: {label}"
     return chart_of(run, frame, title=title, reading=reading, quantity=label, unit=unit)
 
 
-def _named(of: Axis, row: Mapping[Any, Any]) -> str:
+def _named(shown: Axis, row: Mapping[Any, Any]) -> str:
     """Name a path, with the value of the field if the path does not include it."""
     path = in_words(row["strategy"], row["variant"])
     value = row["value"] or "plain"
-    return f"{path}, {of.field} {value}" if of.field in Workload.__dataclass_fields__ else path
+    return (
+        f"{path}, {shown.field} {value}" if shown.field in Workload.__dataclass_fields__ else path
+    )
 
 
-def _published_epochs(of: Axis) -> pd.DataFrame:
-    rows = published(of).query("unit == 's'").sort_values("value", ignore_index=True)
+def _published_epochs(shown: Axis) -> pd.DataFrame:
+    rows = published(shown).query("unit == 's'").sort_values("value", ignore_index=True)
     return rows[["strategy", "variant", "value"]].assign(
         panel="published: " + rows["dataset"] + ", machine " + rows["machine"],
         name=rows["strategy"] + " (" + rows["variant"] + ")",
@@ -116,9 +120,9 @@ def _published_epochs(of: Axis) -> pd.DataFrame:
     )
 
 
-def _no_ratio(of: Axis, run: Run) -> str:
+def _no_ratio(shown: Axis, run: Run) -> str:
     """Give each reason why a measured value has no ratio once, with its paths."""
-    found = axis(run, of.field)
+    found = axis(run, shown.field)
     found = found[found["epoch"].notna() & (found["reason"] != "")]
     lines = []
     for why, one in found.groupby("reason", sort=False):
@@ -127,15 +131,15 @@ def _no_ratio(of: Axis, run: Run) -> str:
     return "\n".join(lines)
 
 
-def view_of(of: Axis) -> View:
+def view_of(shown: Axis) -> View:
     """Make the view of an axis."""
     return View(
-        f"axis-{of.field}",
-        of.title,
-        lambda run: len(axis(run, of.field)) > 0,
-        lambda run: [compared(of, axis(run, of.field)), _as_published(of)],
-        lambda run: drawn(run, **{f"axis_{of.field}": partial(chart, field=of.field)}),
-        partial(_no_ratio, of),
+        f"axis-{shown.field}",
+        shown.title,
+        lambda run: len(axis(run, shown.field)) > 0,
+        lambda run: [compared(shown, axis(run, shown.field)), _as_published(shown)],
+        lambda run: drawn(run, **{f"axis_{shown.field}": partial(chart, field=shown.field)}),
+        partial(_no_ratio, shown),
     )
 
 

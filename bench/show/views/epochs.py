@@ -204,11 +204,11 @@ def accuracy_over_time(run: Run) -> Chart | None:
     table = scores_over_time(run)
     families = {one: members for _, members in run.alike(sampler="") for one in members}
     lines: dict[Series, dict[str, Any]] = {}
-    for key, mine in table.groupby(SERIES[:3]):
+    for key, series in table.groupby(SERIES[:3]):
         workload, strategy, variant = map(str, key)
         # Comparable workloads share their axes.
         family = table["workload"].isin(families[workload])
-        ends, scores = mine["time_s"].tolist(), mine["accuracy"].tolist()
+        ends, scores = series["time_s"].tolist(), series["accuracy"].tolist()
         # A score holds from the end of its epoch; it is unknown before.
         longest = 1.05 * table.loc[family, "time_s"].max()
         points = list(zip([*ends, longest], [0.0, *scores], strict=True))
