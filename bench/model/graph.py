@@ -110,8 +110,7 @@ def predict_graph(shape: Shape, profile: LinkProfile) -> pd.DataFrame:
 
     Columns: ``strategy``, ``variant``; ``epoch_s`` (of :data:`BATCHES` minibatches of a workload
     at its defaults; NaN: unknown); ``bound``; ``gpu_bytes``, ``host_bytes`` (the table or its part,
-    and buffers); ``fits`` (whether both fit, and whose memory is unknown); ``notes`` (a tuple:
-    what is extrapolated or left out, or why nothing is predicted).
+    and buffers); ``fits`` (do both fit, and whose memory is unknown); ``notes`` (a tuple of texts).
     """
     workload, nan = Workload(shape.name), math.nan
     ranks, nodes, edges = draw(shape, workload)
