@@ -167,9 +167,9 @@ def test_a_server_that_cannot_start_ends_as_the_process_and_says_why(log):
 
 def test_servers_of_several_rounds_have_imported_before_the_first_of_them_has_work(log):
     """Each has an import of its own, and ends with the last of them."""
-    imports = (
-        f"import os, time; time.sleep(0.2); print('imported', os.getpid(), flush=True){SERVER}"
-    )
+    # One write a line: a print may be several, between which the other server's come.
+    write = "os.write(1, f'imported {os.getpid()}\\n'.encode())"
+    imports = f"import os, time; time.sleep(0.2); {write}{SERVER}"
     several = ForkServer((sys.executable, "-c", imports), os.environ, servers=2)
     for _ in range(3):
         assert run(several, "import os; print('job', os.getppid(), flush=True)", log) == 0
