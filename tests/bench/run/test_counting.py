@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -195,3 +196,11 @@ def test_a_case_moves_its_rows_and_trains_on_them(tmp_path, monkeypatch):
     # 47 classes at random: a loss near ln 47 = 3.85 says that all of them were seen.
     assert rows["train", "loss"].value == pytest.approx(3.85, abs=0.3)
     assert rows["train", "operations"].reason == UNCOUNTED
+
+
+def test_what_a_path_fetches_before_a_set():
+    """Of a path one minibatch ahead: three that are checked, the warm-up, and the earlier set."""
+    plan = SimpleNamespace(epochs=2, warmup_epochs=1)
+    epochs = SimpleNamespace(plan=plan, ids=lambda number: (10 * number + i for i in range(5)))
+    before = [list(ids) for ids in counting._before(epochs, 1, 1)]
+    assert before == [[20, 21, 22], [20, 21, 22, 23, 24], [0, 1, 2, 3, 4]]
