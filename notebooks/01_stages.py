@@ -28,15 +28,19 @@ from helpers import NAIVE, known, published, runs, runs_on, say, show
 # %%
 chart = published("reddit_epoch").query("metric == 'wall_time'")
 chart = chart.set_index(["machine", "strategy"])["value"].unstack()
-told = pd.DataFrame({"sample": 0.0, "fetch": chart["cpu_gather"] - chart["all_in_gpu"]})
-told = told.assign(train=0.0, other=chart["all_in_gpu"], look="published").reset_index(
-    names="graph"
-)
-told["graph"] = "Reddit, " + told["graph"]
-stages = [told]
+published_stages = pd.DataFrame({"sample": 0.0, "fetch": chart["cpu_gather"] - chart["all_in_gpu"]})
+published_stages = published_stages.assign(
+    train=0.0, other=chart["all_in_gpu"], look="published"
+).reset_index(names="graph")
+published_stages["graph"] = "Reddit, " + published_stages["graph"]
+stages = [published_stages]
 for backend in ("cuda", "host"):
-    mine = known(stage_breakdown, backend).query("strategy == 'cpu_gather' and variant == 'naive'")
-    stages.append(mine.assign(graph=mine["graph"] + ", " + mine["machine"], look="measured"))
+    measured = known(stage_breakdown, backend).query(
+        "strategy == 'cpu_gather' and variant == 'naive'"
+    )
+    stages.append(
+        measured.assign(graph=measured["graph"] + ", " + measured["machine"], look="measured")
+    )
 table = pd.concat(stages, ignore_index=True)
 whole = table[list(STAGE_COLOURS)].sum(axis=1)
 shares = table[list(STAGE_COLOURS)].div(whole, axis=0)
@@ -69,27 +73,27 @@ for run in [*runs_on("cuda"), *runs_on("host")]:
 # ## What the data say
 
 # %%
-for row in told.itertuples():
+for row in published_stages.itertuples():
     share = row.fetch / (row.fetch + row.other)
     say(f"- {row.graph} (published): **{share:.0%}** of the epoch waits for rows.")
 for backend, where in {"cuda": "on a GPU", "host": "in host memory, no GPU"}.items():
-    found = runs_on(backend)
-    for run in found:
+    measured_runs = runs_on(backend)
+    for run in measured_runs:
         share = run.measured["fetch_s"] / run.measured["epoch_s"]
         for workload, name in run.names.items():
-            mine = share.xs(NAIVE, level=("strategy", "variant"))
-            mine = mine[mine.index.get_level_values("workload") == workload]
-            repeats = mine.groupby("repeat").median()
+            waits = share.xs(NAIVE, level=("strategy", "variant"))
+            waits = waits[waits.index.get_level_values("workload") == workload]
+            repeats = waits.groupby("repeat").median()
             if len(repeats):
                 say(
                     f"- {name}, measured {where}: **{repeats.median():.1%}** of the epoch waits for"
                     f" rows (repeats {repeats.min():.1%} to {repeats.max():.1%})."
                 )
-    if not found:
+    if not measured_runs:
         say(f"- Epochs {where}: **not measured yet**.")
 for run in runs():
     path = run.declared_medians.query("strategy == 'cpu_gather'")
     parts = [f"declared_{part}_bytes" for part in ("cpu_read", "cpu_write", "copy_engine")]
     passes = path[parts].sum(axis=1) / path["declared_payload_bytes"]
-    for said in sorted({f"{one:.2f}" for one in passes.dropna()}):
-        say(f"- `cpu_gather` declares {said} B touched in host memory a byte ({run.run_id}).")
+    for touched in sorted({f"{ratio:.2f}" for ratio in passes.dropna()}):
+        say(f"- `cpu_gather` declares {touched} B touched in host memory a byte ({run.run_id}).")

@@ -114,7 +114,7 @@ rates = rates.assign(
 )
 show(
     curves(
-        {f"rows of {width} B": mine for width, mine in rates.groupby("row_bytes")}
+        {f"rows of {width} B": points for width, points in rates.groupby("row_bytes")}
         or {"measured": rates},
         "size of the table (GiB)",
         "payload (GB/s)",
@@ -147,13 +147,15 @@ pairs = {
     ),
 }
 rows = gathers.set_index(["policy", "order", "row_bytes"]).sort_index()
-for what, (one, other) in pairs.items():
-    said = []
+for claim, (upper, lower) in pairs.items():
+    texts = []
     for width in sorted(set(gathers["row_bytes"])):
-        if (*one, width) in rows.index and (*other, width) in rows.index:
-            ratio = within_rounds(rows.loc[(*one, width)], rows.loc[(*other, width)])
-            said.append(f"{compared(ratio)} at {width} B")
-    say(f"- Measured over {span}, times that {what}: {'; '.join(said) or '**not measured yet**'}.")
+        if (*upper, width) in rows.index and (*lower, width) in rows.index:
+            ratio = within_rounds(rows.loc[(*upper, width)], rows.loc[(*lower, width)])
+            texts.append(f"{compared(ratio)} at {width} B")
+    say(
+        f"- Measured over {span}, times that {claim}: {'; '.join(texts) or '**not measured yet**'}."
+    )
 theirs = POINTS.query("case == 'peer_gather'").groupby(["row_bytes", "policy", "order"])["rate"]
 for (width, policy, how), rate in theirs.median().items():
     if policy != "aligned":

@@ -33,7 +33,7 @@ POINTS = probed()
 shares = published("overlap").set_index("metric")["value"]
 
 
-def swept(what: str, over: str) -> pd.DataFrame:
+def swept(quantity: str, over: str) -> pd.DataFrame:
     """What a path tried when it was opened: ``what`` at each share, over its best or a column.
 
     Means over the repeats with 95 % intervals; ``x`` is the share, per cent.
@@ -42,20 +42,20 @@ def swept(what: str, over: str) -> pd.DataFrame:
     for run in runs():
         cases = run.cases.query("backend == 'cuda' and basis == 'measured'")
         columns = {
-            int(found[1]): name
+            int(match[1]): name
             for name in cases
-            if (found := re.fullmatch(rf"setup_budget_(\d+)_{what}_s", name))
+            if (match := re.fullmatch(rf"setup_budget_(\d+)_{quantity}_s", name))
         }
         if not columns:
             continue
         tried = cases[list(columns.values())]
         base = cases[over] if over in cases else tried.min(axis=1)
-        for (strategy, variant, workload), mine in cases.groupby(
+        for (strategy, variant, workload), opened in cases.groupby(
             ["strategy", "variant", "workload"]
         ):
             path = name_of(pd.Series({"strategy": strategy, "variant": variant}))
             for share, column in columns.items():
-                ratio = (mine[column] / base[mine.index]).dropna()
+                ratio = (opened[column] / base[opened.index]).dropna()
                 if len(ratio):
                     interval = interval_of((1, np.log(ratio)))
                     series = f"{path}, {run.names[workload].partition(' ')[0]}"
@@ -76,20 +76,20 @@ gather[["y", "low", "high"]] = 1 / gather[["y", "high", "low"]].to_numpy()
 
 # %%
 TICKS = [1, *(100 * share for share in sorted(shares[shares < 1])), 25, 50]
-for what, frame in {
+for title, frame in {
     "A gather alone: its rate over the best": gather,
     "A training step with a gather beside it, over training alone": step,
 }.items():
     show(
         curves(
-            {what: frame},
+            {title: frame},
             "share of the multiprocessors for the gather (%)",
             "ratio",
             title="What share of the multiprocessors a gather needs",
             ticks=TICKS,
             limits={"": 1.0},
         ),
-        f"{what}, against the share of the multiprocessors for the gather.",
+        f"{title}, against the share of the multiprocessors for the gather.",
     )
 
 # %% [markdown]
@@ -128,8 +128,8 @@ say(
 )
 for series, line in gather.groupby("series", sort=False):
     tried = line[line["y"] >= 0.97].sort_values("x")
-    said = f"{tried['x'].iloc[0]:g} % of the threads" if len(tried) else "none of those tried"
-    say(f"- {series}: 97 % of the gather's best rate with **{said}**.")
+    text = f"{tried['x'].iloc[0]:g} % of the threads" if len(tried) else "none of those tried"
+    say(f"- {series}: 97 % of the gather's best rate with **{text}**.")
 for series, line in step.groupby("series", sort=False):
     best = line.loc[line["y"].idxmin()]
     say(

@@ -43,10 +43,10 @@ LINKS = {"rtx3090-pcie3": "RTX 3090, PCIe 3.0", "rtx3090-pcie4": "RTX 3090, PCIe
 
 # %%
 reddit = reddit_chart(published("reddit_epoch"))
-told = reddit.assign(value=reddit["published_s"], look="published", suffix="")
+published_rows = reddit.assign(value=reddit["published_s"], look="published", suffix="")
 off = (" (" + reddit["error"].map("{:+.0%}".format) + ")").mask(reddit["fitted"], " fitted")
 model = reddit.assign(value=reddit["modelled_s"], look="modelled", suffix=off)
-chart = pd.concat([told, model]).sort_values(["machine", "published_s"], kind="stable")
+chart = pd.concat([published_rows, model]).sort_values(["machine", "published_s"], kind="stable")
 chart = chart.assign(panel=chart["machine"].map(LINKS), scale="reddit")
 show(
     bars(chart, "One epoch of GraphSAGE on Reddit, by generation of the link", "epoch", "s"),
@@ -93,26 +93,26 @@ for strategy in at.index.unique("strategy"):
         f" ({ends[0]:.0%} to {ends[1]:.0%} as the chart can be read)."
     )
 predicted = reddit[~reddit["fitted"]].sort_values("error", key=np.abs)
-said = ", ".join(f"{s} {e:+.0%}" for s, e in predicted[["strategy", "error"]].to_numpy())
-say(f"- The model, fitted on PCIe 3.0 alone, is off on PCIe 4.0 by: {said}.")
+text = ", ".join(f"{s} {e:+.0%}" for s, e in predicted[["strategy", "error"]].to_numpy())
+say(f"- The model, fitted on PCIe 3.0 alone, is off on PCIe 4.0 by: {text}.")
 for backend, where in {"cuda": "on a GPU", "host": "in host memory, no GPU"}.items():
-    found = runs_on(backend)
-    for run in found:
-        say(*(f"- {one.workload}, {where}: {one.text}" for one in answers(run)))
-    if not found:
+    measured_runs = runs_on(backend)
+    for run in measured_runs:
+        say(*(f"- {answer.workload}, {where}: {answer.text}" for answer in answers(run)))
+    if not measured_runs:
         say(f"- Epochs {where}: **not measured yet**.")
 
 
 def transfers(run):
     """The wait for rows over that of the paper's baseline, of paths that fetch nothing ahead."""
     ahead = run.declared_medians.query("declared_lookahead > 0").index
-    found = ratios(run, run.measured["fetch_s"])
-    hidden = pd.MultiIndex.from_frame(found[SERIES[:4]]).isin(ahead)
-    return found[~hidden & ~found["strategy"].isin(["no_fetch", "all_in_gpu"])]
+    waits = ratios(run, run.measured["fetch_s"])
+    hidden = pd.MultiIndex.from_frame(waits[SERIES[:4]]).isin(ahead)
+    return waits[~hidden & ~waits["strategy"].isin(["no_fetch", "all_in_gpu"])]
 
 
-for graph, mine in known(transfers, "cuda").groupby("graph"):
-    said = "; ".join(f"`{name_of(row)}` {change(row)}" for row in mine.itertuples())
-    say(f"- Transfer time against `cpu_gather (naive)` (published: −47.1 %), {graph}: {said}.")
+for graph, paths in known(transfers, "cuda").groupby("graph"):
+    text = "; ".join(f"`{name_of(row)}` {change(row)}" for row in paths.itertuples())
+    say(f"- Transfer time against `cpu_gather (naive)` (published: −47.1 %), {graph}: {text}.")
 if any(run.measured.index.unique("repeat").size < 2 for run in runs_on("cuda")):
     say(f"- {ONE_REPEAT}")

@@ -73,20 +73,20 @@ if not ranked:
 # %%
 for row in over[over["series"] == "async_zero_copy"].itertuples():
     place = "inside" if low <= row.y <= high else "outside"
-    said = f", {place} the published {low:.2f} to {high:.2f} of several GPUs" * (row.x > 1)
+    remark = f", {place} the published {low:.2f} to {high:.2f} of several GPUs" * (row.x > 1)
     say(
         f"- {row.x} GPU{'s' * (row.x > 1)}, modelled for {profile.name}: `async_zero_copy` is"
-        f" **{row.y:.1f}** times as fast as `cpu_gather naive`{said}."
+        f" **{row.y:.1f}** times as fast as `cpu_gather naive`{remark}."
     )
 bounds = epochs[epochs["x"] == max(GPUS)].set_index("series")["bound"]
-said = ", ".join(f"`{strategy}` {bound}" for strategy, bound in bounds.items())
-say(f"- What bounds the modelled epoch on {max(GPUS)} GPUs: {said}.")
+text = ", ".join(f"`{strategy}` {bound}" for strategy, bound in bounds.items())
+say(f"- What bounds the modelled epoch on {max(GPUS)} GPUs: {text}.")
 for run in ranked:
-    for one in axis(run, "gpus").dropna(subset="efficiency").to_dict("records"):
+    for row in axis(run, "gpus").dropna(subset="efficiency").to_dict("records"):
         say(
-            f"- {run.machine}, {one['family']}, {one['strategy']}, {one['value']} ranks: efficiency"
-            f" **{one['efficiency']:.0%}**, {one['backend']}."
+            f"- {run.machine}, {row['family']}, {row['strategy']}, {row['value']} ranks: efficiency"
+            f" **{row['efficiency']:.0%}**, {row['backend']}."
         )
-    say(*(f"- {one.workload}: {one.text}" for one in answers(run)))
+    say(*(f"- {answer.workload}: {answer.text}" for answer in answers(run)))
 if not any(run.has_gpu for run in ranked):
     say("- Several GPUs: **not measured yet**.")

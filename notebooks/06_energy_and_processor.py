@@ -39,9 +39,9 @@ HIDDEN = ("async_zero_copy", "no_fetch", "all_in_gpu")
 def changes(backend: str, quantity: str) -> pd.DataFrame:
     """Every path over ``cpu_gather (naive)``, by graph."""
     values = QUANTITIES[quantity]
-    found = known(lambda run: ratios(run, values(run)), backend)
-    hidden = found["strategy"].isin(HIDDEN) | (found["variant"] == "prefetch")
-    return found[~hidden] if quantity == "transfer time" else found
+    paths = known(lambda run: ratios(run, values(run)), backend)
+    hidden = paths["strategy"].isin(HIDDEN) | (paths["variant"] == "prefetch")
+    return paths[~hidden] if quantity == "transfer time" else paths
 
 
 # %% [markdown]
@@ -53,32 +53,34 @@ def changes(backend: str, quantity: str) -> pd.DataFrame:
 # (NVML), over windows of whole epochs.
 
 # %%
-told = published("headlines")
-told = told[told["metric"].isin(["wall_time_change", "system_power_change"])]
-told = told.assign(
-    panel=told["metric"].map(
+published_rows = published("headlines")
+published_rows = published_rows[
+    published_rows["metric"].isin(["wall_time_change", "system_power_change"])
+]
+published_rows = published_rows.assign(
+    panel=published_rows["metric"].map(
         {"wall_time_change": "transfer time", "system_power_change": "power of the GPU"}
     ),
-    name="PyTorch-Direct (" + told["variant"] + ")",
+    name="PyTorch-Direct (" + published_rows["variant"] + ")",
     look="published",
 )
-frames = [told[["panel", "name", "value", "look", "strategy"]]]
+frames = [published_rows[["panel", "name", "value", "look", "strategy"]]]
 for quantity in QUANTITIES:
-    mine = changes("cuda", quantity)
-    mine = mine[mine["workload"] == mine["workload"].iloc[0]] if len(mine) else mine
-    ends = mine[["low", "high"]].to_numpy(float) - 1
+    paths = changes("cuda", quantity)
+    paths = paths[paths["workload"] == paths["workload"].iloc[0]] if len(paths) else paths
+    ends = paths[["low", "high"]].to_numpy(float) - 1
     frames.append(
         pd.DataFrame(
             {
                 "panel": quantity,
                 "name": [
-                    f"{name_of(row)}: {row.graph.partition(' ')[0]}" for row in mine.itertuples()
+                    f"{name_of(row)}: {row.graph.partition(' ')[0]}" for row in paths.itertuples()
                 ],
-                "value": mine["ratio"] - 1,
+                "value": paths["ratio"] - 1,
                 "low": ends[:, 0],
                 "high": ends[:, 1],
                 "look": "measured",
-                "strategy": mine["strategy"],
+                "strategy": paths["strategy"],
             }
         )
     )
@@ -104,10 +106,10 @@ for run in [*runs_on("cuda"), *runs_on("host")]:
 # %%
 for backend, where in {"cuda": "On a GPU", "host": "In host memory, no GPU"}.items():
     for quantity in QUANTITIES if backend == "cuda" else ("processor time",):
-        found = changes(backend, quantity)
-        for graph, mine in found.groupby("graph", sort=False):
-            said = "; ".join(f"`{name_of(row)}` {change(row)}" for row in mine.itertuples())
-            say(f"- {where}, {quantity} an epoch against `cpu_gather (naive)`, {graph}: {said}.")
-        if found.empty:
+        paths = changes(backend, quantity)
+        for graph, of_graph in paths.groupby("graph", sort=False):
+            text = "; ".join(f"`{name_of(row)}` {change(row)}" for row in of_graph.itertuples())
+            say(f"- {where}, {quantity} an epoch against `cpu_gather (naive)`, {graph}: {text}.")
+        if paths.empty:
             say(f"- {where}, {quantity}: **not measured yet**.")
 say(f"- In brackets 95 % intervals. {ONE_REPEAT} In host memory the same cores gather and train.")

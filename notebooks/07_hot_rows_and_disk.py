@@ -49,8 +49,8 @@ less = -tiering.query("metric == 'link_bytes_change'")["value"]
 
 # %%
 def gains(run):
-    found = ratios(run, run.measured["epoch_s"], ("aligned_zero_copy", "given"), inverse=True)
-    return found.join(run.medians["counted_on_device"].rename("counted"), on=SERIES).dropna(
+    gain = ratios(run, run.measured["epoch_s"], ("aligned_zero_copy", "given"), inverse=True)
+    return gain.join(run.medians["counted_on_device"].rename("counted"), on=SERIES).dropna(
         subset="counted"
     )
 
@@ -115,8 +115,8 @@ for row in gained.itertuples():
 if gained.empty or gained["low"].isna().any():
     say(f"- {ONE_REPEAT}" if len(gained) else "- Hot rows on a GPU: **not measured yet**.")
 seconds = caches.set_index("variant")["value"]
-said = ", ".join(f"`{name}` {value / seconds['sieve']:.2f}" for name, value in seconds.items())
-say(f"- Published, an epoch by the policy of a cache, over `sieve`: {said}.")
+text = ", ".join(f"`{name}` {value / seconds['sieve']:.2f}" for name, value in seconds.items())
+say(f"- Published, an epoch by the policy of a cache, over `sieve`: {text}.")
 ids, rows = 500_000, 111_059_956
 drawn = np.random.default_rng(0).choice(rows // 125, ids // 125, replace=False)
 for row_bytes in (400, 512, 4096):
@@ -125,6 +125,6 @@ for row_bytes in (400, 512, 4096):
     say(f"- Of papers100M's many random rows of {row_bytes} B, **{read:.1f} B** are read a byte.")
 disks = [run for run in runs() if disk_strategies(run)]
 for run in disks:
-    say(*(f"- {run.machine}, {one.workload}: {one.text}" for one in answers(run)))
+    say(*(f"- {run.machine}, {answer.workload}: {answer.text}" for answer in answers(run)))
 if not disks:
     say("- Epochs with the table on a disk: **not measured yet**.")

@@ -32,7 +32,7 @@ FIELDS = {
 
 # %%
 remembers = published("sampling_that_remembers").query("metric == 'wall_time_change'")
-told = pd.DataFrame(
+published_rows = pd.DataFrame(
     [
         ("SSDTrain: peak memory of activations, over keeping them", "kept", 1.0),
         ("SSDTrain: peak memory of activations, over keeping them", "on a disk", 0.53),
@@ -46,7 +46,7 @@ told = pd.DataFrame(
     columns=["panel", "name", "value"],
 )
 show(
-    bars(told.assign(look="published", colour="blue"), "As published", "ratio", "×"),
+    bars(published_rows.assign(look="published", colour="blue"), "As published", "ratio", "×"),
     "Headline figures of SSDTrain, PIGEON and GraphSnapShot, as published.",
 )
 
@@ -68,14 +68,14 @@ for field, (columns, plan) in FIELDS.items():
 # ## What the data say
 
 # %%
-for field, found in measured.items():
-    for run in found:
-        for one in axis(run, field).dropna(subset="ratio").to_dict("records"):
-            ends = f" ({one['ratio_low']:.3g}–{one['ratio_high']:.3g})"
+for field, compared in measured.items():
+    for run in compared:
+        for line in axis(run, field).dropna(subset="ratio").to_dict("records"):
+            ends = f" ({line['ratio_low']:.3g}–{line['ratio_high']:.3g})"
             say(
-                f"- {run.machine}, {one['family']}, {field} {one['value'] or 'plain'}: an epoch"
-                f" takes **{one['ratio']:.3g}×**{ends} that of the first value."
+                f"- {run.machine}, {line['family']}, {field} {line['value'] or 'plain'}: an epoch"
+                f" takes **{line['ratio']:.3g}×**{ends} that of the first value."
             )
-        say(*(f"- {one.workload}: {one.text}" for one in answers(run)))
-    if not found:
+        say(*(f"- {answer.workload}: {answer.text}" for answer in answers(run)))
+    if not compared:
         say(f"- {field}: **not measured yet**.")

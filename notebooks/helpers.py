@@ -57,9 +57,9 @@ def _load(folder: Path) -> Run:
 def runs() -> list[Run]:
     """Load every run below the results: first those with more repeats, then the newer ones."""
     plans = [plan for plan in results().rglob("plan.json") if "predicted" not in plan.parts]
-    found = [_load(plan.parent) for plan in plans]
-    order = {run.run_id: (_repeats(run), began(run.folder)) for run in found}
-    return sorted(found, key=lambda run: order[run.run_id], reverse=True)
+    loaded = [_load(plan.parent) for plan in plans]
+    order = {run.run_id: (_repeats(run), began(run.folder)) for run in loaded}
+    return sorted(loaded, key=lambda run: order[run.run_id], reverse=True)
 
 
 def _repeats(run: Run) -> int:
@@ -68,14 +68,14 @@ def _repeats(run: Run) -> int:
 
 def runs_on(backend: str, having: Callable[[Run], bool] = lambda _run: True) -> list[Run]:
     """Return a backend's runs; of runs with the same workloads only that with most repeats."""
-    found, seen = [], set[tuple[str, str]]()
+    chosen, seen = [], set[tuple[str, str]]()
     for run in runs():
         epochs = run.measured.query("backend == @backend")
-        mine = {(run.machine, workload) for workload in epochs.index.unique("workload")}
-        if mine - seen and having(run):
-            found.append(run)
-            seen |= mine
-    return found
+        workloads = {(run.machine, workload) for workload in epochs.index.unique("workload")}
+        if workloads - seen and having(run):
+            chosen.append(run)
+            seen |= workloads
+    return chosen
 
 
 def known(derive: Callable[[Run], pd.DataFrame], backend: str) -> pd.DataFrame:
@@ -87,11 +87,11 @@ def known(derive: Callable[[Run], pd.DataFrame], backend: str) -> pd.DataFrame:
     frames = [pd.DataFrame(columns=columns)]
     for run in runs():
         frame = derive(run)
-        mine = frame[(frame["backend"] == backend) & (frame["basis"] == "measured")]
-        graph = mine["workload"].map(run.names)
-        frames.append(mine.assign(machine=run.machine, graph=graph))
-    found = pd.concat([frame for frame in frames if len(frame)] or frames)
-    return found.drop_duplicates(["machine", *SERIES[:3]], ignore_index=True)
+        measured = frame[(frame["backend"] == backend) & (frame["basis"] == "measured")]
+        graph = measured["workload"].map(run.names)
+        frames.append(measured.assign(machine=run.machine, graph=graph))
+    series = pd.concat([frame for frame in frames if len(frame)] or frames)
+    return series.drop_duplicates(["machine", *SERIES[:3]], ignore_index=True)
 
 
 def ratios(
@@ -103,10 +103,10 @@ def ratios(
     """
     blocks = run.measured["block"] if "epoch" in values.index.names else None
     logs, lines = repeat_logs(values[values > 0], blocks), []
-    for key, mine in logs.items():
+    for key, repeats in logs.items():
         base = logs.get(key._replace(strategy=over[0], variant=over[1]))
         if base is not None and key[1:3] != over:
-            interval = ratio_of(base, mine) if inverse else ratio_of(mine, base)
+            interval = ratio_of(base, repeats) if inverse else ratio_of(repeats, base)
             lines.append((*key, *interval.ends, interval))
     return pd.DataFrame(lines, columns=[*SERIES, "ratio", "low", "high", "interval"])
 
@@ -123,13 +123,13 @@ def probed() -> pd.DataFrame:
     Columns: those of the table, and ``rate``, GB/s.
     """
     tables = sorted(results().rglob("rows.csv"), key=lambda path: began(path.parent), reverse=True)
-    found = [read_points(None).assign(machine="")]
+    tables_read = [read_points(None).assign(machine="")]
     for path in (path for path in tables if is_point_table(path)):
         points = read_points(path)
-        seen = {case for frame in found for case in frame["case"]}
+        seen = {case for frame in tables_read for case in frame["case"]}
         new = ~points["case"].isin(seen)
-        found.append(points[new].assign(machine=path.parent.parent.name))
-    points = pd.concat([frame for frame in found if len(frame)] or found)
+        tables_read.append(points[new].assign(machine=path.parent.parent.name))
+    points = pd.concat([frame for frame in tables_read if len(frame)] or tables_read)
     return points.assign(rate=points["amount"] / points["time_s"] / 1e9)
 
 
@@ -161,9 +161,9 @@ def say(*sentences: str) -> None:
 # ---- pictures ------------------------------------------------------------------------------------
 
 
-def show(what: Figure | Chart, alt: str) -> None:
+def show(picture: Figure | Chart, alt: str) -> None:
     """Display a picture; ``alt`` describes it in a sentence for readers who cannot see it."""
-    figure = draw(what) if isinstance(what, Chart) else what
+    figure = draw(picture) if isinstance(picture, Chart) else picture
     display(Image(png(figure), format="png", alt=alt))  # type: ignore[no-untyped-call]
 
 
@@ -241,13 +241,13 @@ def middle(values: pd.Series[float]) -> pd.DataFrame:
     return values.agg(y="median", low="min", high="max").reset_index()
 
 
-def within_rounds(one: pd.DataFrame, other: pd.DataFrame) -> Interval:
+def within_rounds(upper: pd.DataFrame, lower: pd.DataFrame) -> Interval:
     """Return the ratio of two rates of a probe, round by round: its median, least and greatest.
 
     Each side uses the grid with the highest median rate.
     """
     sides = []
-    for points in (one, other):
+    for points in (upper, lower):
         rates = points.pivot_table("rate", "round", "grid_percent")
         sides.append(rates[rates.median().idxmax()] if rates.size else pd.Series(dtype=float))
     ratio = (sides[0] / sides[1]).dropna()
