@@ -17,7 +17,8 @@ from torch import Tensor
 
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, open_overlapped
+from gatherbench.strategies.cuda_kernel_fetcher import USUAL_BUDGET
+from gatherbench.strategies.cuda_overlap import OverlappedFetcher
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge, Need
@@ -34,10 +35,10 @@ class AsyncZeroCopy(Strategy):
     """``provider`` sets how the gather gets its share of the GPU, ``budget`` how large that is.
 
     ``stream`` caps the kernel's grid; ``mps`` runs the gather in a separate process, as the paper
-    does. ``budget`` is in per cent. ``auto`` finds the smallest share that suffices, when the path
-    is opened and again during training (``Fetcher.tune``), and records the result of each share. A
-    process under MPS gets its share when it starts: there ``auto`` is the paper's value. On the
-    host ``budget`` must stay ``auto``. ``memory`` sets how the GPU gets access to the table, as in
+    does. ``budget`` is in per cent. ``auto`` begins with the paper's value, finds the smallest
+    share that suffices beside training (``Fetcher.tune``), and records the result of each share. A
+    process under MPS keeps the share with which it starts. On the host ``budget`` must stay
+    ``auto``. ``memory`` sets how the GPU gets access to the table, as in
     ``unified_zero_copy``; the process under MPS registers its own copy.
     """
 
@@ -91,5 +92,7 @@ class AsyncZeroCopy(Strategy):
             if self.provider == "mps":
                 why = "the paper's 10:90" if self.budget == "auto" else "chosen by the user"
                 return open_mps(features, device, POLICY, self._percent, why)
-            return open_overlapped(features, device, POLICY, self.budget, self.memory)
+            fetcher = OverlappedFetcher.of(features, device, self.memory, POLICY, overlapped=True)
+            fetcher.begin_with(self.budget)
+            return fetcher
         return HostFetcher(DirectPath(features), features, self.lookahead)

@@ -21,8 +21,7 @@ from gatherbench.kernels.order import ReadOrder
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Minibatches, Residency, Role, SetupStep, Strategy
 from gatherbench.strategies.cuda_fetcher import found_at
-from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
-from gatherbench.strategies.cuda_overlap import USUAL_BUDGET, take_usual_share
+from gatherbench.strategies.cuda_kernel_fetcher import USUAL_BUDGET, IdBuffer, KernelFetcher
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.host_fetcher import HostFetcher, HostPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
@@ -109,7 +108,7 @@ class CachedZeroCopy(Strategy):
         try:
             filled_s = opened.keep(kept)
             if ahead:
-                take_usual_share(opened)
+                opened.take(USUAL_BUDGET, "the paper's share, as async_zero_copy begins with")
         except BaseException:
             opened.close()
             raise

@@ -44,6 +44,9 @@ from gatherbench.strategies.places import with_index
 
 #: The launch policy for rows that lie in GPU memory.
 ON_DEVICE_POLICY = "unaligned"
+#: The paper's final share of the GPU, in per cent (10:90, its authors' script), for a gather beside
+#: training: before tuning, and where it is not tuned.
+USUAL_BUDGET = 10
 
 #: The ways to let a GPU read a table: register it in place, use managed memory (the table is copied
 #: there if need be), or copy it to the GPU. With each: the metrics for its seconds and bytes.
@@ -175,10 +178,16 @@ class KernelFetcher(Fetcher):
             mapped.close()
             raise
 
-    def limit(self, max_blocks: int) -> None:
-        """Cap the grid of every later gather from the table."""
+    def limit(self, percent: int) -> None:
+        """Gather on ``percent`` of the GPU's threads from now on."""
+        blocks = blocks_of(percent, self.points[torch.int64].block_threads, self.device)
         for kind, point in self.points.items():
-            self.points[kind] = dataclasses.replace(point, max_blocks=max_blocks)
+            self.points[kind] = dataclasses.replace(point, max_blocks=blocks)
+
+    def take(self, percent: int, why: str, metric: str = "budget") -> None:
+        """Gather on ``percent`` of the GPU from now on, and record that in ``setup``."""
+        self.limit(percent)
+        self.setup.append(SetupStep(metric, "1", percent / 100, f"capped grid; {why}"))
 
     def residency(self) -> tuple[Residency, ...]:
         if self.memory.size_bytes == 0:
@@ -285,3 +294,10 @@ class KernelFetcher(Fetcher):
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def blocks_of(percent: int, block_threads: int, device: torch.device) -> int:
+    """Return the blocks for ``percent`` of the threads that fit on the GPU at once; at least 1."""
+    gpu = torch.cuda.get_device_properties(device)
+    threads = gpu.multi_processor_count * gpu.max_threads_per_multi_processor
+    return max(1, threads * percent // 100 // block_threads)

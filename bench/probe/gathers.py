@@ -33,7 +33,7 @@ from gatherbench.kernels.cuda_calls import call_runtime, runtime
 from gatherbench.kernels.launch import Table, gather_into, policy_point
 from gatherbench.kernels.order import read_order
 from gatherbench.kernels.policies import POLICIES
-from gatherbench.strategies.cuda_overlap import blocks_of
+from gatherbench.strategies.cuda_kernel_fetcher import blocks_of
 
 #: The policy that is tried in every order and grid: the one of aligned and overlapped zero-copy.
 OUR_BEST = "aligned"

@@ -28,7 +28,6 @@ from gatherbench.strategies.base import Fetcher, Strategy, Ticket
 from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.cuda_fetcher import CudaStagedFetcher
 from gatherbench.strategies.cuda_kernel_fetcher import KernelFetcher
-from gatherbench.strategies.cuda_overlap import OverlappedFetcher
 from gatherbench.strategies.registry import build
 
 #: GPU cycles: 10 to 40 ms, longer than any host needs to queue the work of a minibatch.
@@ -269,19 +268,6 @@ def test_buffers_outgrown_on_another_stream_are_kept(strategy):
         torch.cuda.synchronize()
     assert not any(bool(tensor.any()) for tensor in taken), "a fetch wrote to what was handed on"
     assert same_bytes(rows, reference_gather(TABLE, ids)) is None
-
-
-def test_the_sweep_of_budgets_does_not_write_where_queued_work_still_reads():
-    with opened_warm(build("async_zero_copy", {"budget": "10"}), TABLE) as fetcher:
-        assert isinstance(fetcher, OverlappedFetcher)
-        ids, found = torch.arange(4000, device=CUDA), page_locked(4000, 64)
-        out = torch.ones(4000, 64, device=CUDA)
-        torch.cuda.synchronize()
-        torch.cuda._sleep(SLEEP)
-        found.copy_(out, non_blocking=True)
-        assert fetcher._gather_seconds(ids, out) > 0
-        torch.cuda.synchronize()
-    assert bool((found == 1).all())
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from types import SimpleNamespace
 
-import pytest
 import torch
 
-from gatherbench.kernels.launch import Table
 from gatherbench.strategies.base import SetupStep
-from gatherbench.strategies.cuda_overlap import BUDGETS, OverlappedFetcher, blocks_of
+from gatherbench.strategies.cuda_kernel_fetcher import blocks_of
+from gatherbench.strategies.cuda_overlap import BUDGETS, OverlappedFetcher
 from gatherbench.strategies.host_tuning import first_good
 from gatherbench.strategies.registry import build, parameters
 
@@ -37,20 +36,14 @@ def test_every_budget_that_can_be_asked_for_is_swept():
 class FakeFetcher(OverlappedFetcher):
     """Knows only what tuning needs: how long a step takes with each share."""
 
-    def __init__(self, seconds: dict[int, float], alone: dict[int, float]) -> None:
+    def __init__(self, seconds: dict[int, float]) -> None:
         self.setup: list[SetupStep] = []
         self.taken: list[int] = []
-        self.seconds, self.alone = seconds, alone
-        self.table = Table(0, 1000, 64, 64)
-        self.num_rows, self.row_width, self.dtype = 1000, 16, torch.float32
+        self.seconds = seconds
         self.device = torch.device("cpu")
 
-    def share(self, percent: int) -> str:
+    def limit(self, percent: int) -> None:
         self.taken.append(percent)
-        return "a share"
-
-    def _gather_seconds(self, ids: torch.Tensor, out: torch.Tensor) -> float:
-        return self.alone[self.taken[-1]]
 
     def step_seconds(self, ids: torch.Tensor, beside: Callable[[], object]) -> float:
         beside()
@@ -59,11 +52,9 @@ class FakeFetcher(OverlappedFetcher):
 
 def test_what_runs_beside_decides(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    alone = dict(zip(BUDGETS, (12.0, 10.0, 9.0, 5.0, 3.0, 2.0, 1.0), strict=True))
     beside = dict(zip(BUDGETS, (9.0, 7.0, 4.0, 2.0, 2.0, 3.0, 6.0), strict=True))
-    fetcher = FakeFetcher(beside, alone)
-    fetcher.tune_alone()
-    assert fetcher.taken[-1] == 50
+    fetcher = FakeFetcher(beside)
+    fetcher.take(50, "chosen before")
     steps = []
     found = fetcher.tune(torch.arange(9), lambda: steps.append(1))
     assert fetcher.taken[-1] == 10
@@ -73,22 +64,8 @@ def test_what_runs_beside_decides(monkeypatch):
         *(9.0, 7.0, 4.0, 2.0, 2.0, 3.0, 6.0)
     ]
     assert named["budget_beside_training"].value == 0.1
-    assert "a share; smallest" in named["budget_beside_training"].source
+    assert "capped grid; smallest" in named["budget_beside_training"].source
     assert "train_alone_step_time" in named
-    assert named["fetch_alone_step_time"].value == 2.0, "a share that slows it is no excuse"
     everything = [step.metric for step in fetcher.setup]
     assert len(everything) == len(set(everything)), "a row for each, and no row twice"
     assert next(s for s in fetcher.setup if s.metric == "budget").value == 0.5
-
-
-@pytest.mark.parametrize("num_rows", [1 << 20, 3_000_001])  # of 64 B: 64 MiB is the least
-def test_the_sweep_alone_reads_each_row_once(num_rows, monkeypatch):
-    fetcher = FakeFetcher({}, dict.fromkeys(BUDGETS, 1.0))
-    fetcher.num_rows = num_rows
-    seen: list[torch.Tensor] = []
-    monkeypatch.setattr(
-        fetcher, "_gather_seconds", lambda ids, out: seen.append(ids) or float(len(out) > 0)
-    )
-    fetcher.tune_alone()
-    assert len(seen[0].unique()) == len(seen[0]) == 1 << 20
-    assert 0 <= int(seen[0].min()) <= int(seen[0].max()) < num_rows

@@ -25,7 +25,6 @@ from gatherbench.strategies import (
     conformance,
     cuda_fetcher,
     cuda_kernel_fetcher,
-    cuda_overlap,
     mps,
 )
 from gatherbench.strategies.cached_zero_copy import CachedFetcher, CachedZeroCopy
@@ -317,9 +316,10 @@ def test_the_table_is_let_go_even_if_the_gpu_has_failed(notes, monkeypatch):
     assert fetcher.memory.closed
 
 
-def test_the_cap_holds_for_every_later_launch(notes):
+def test_the_cap_holds_for_every_later_launch(notes, monkeypatch):
+    monkeypatch.setattr(cuda_kernel_fetcher, "blocks_of", lambda percent, *_: percent + 16)
     with opened(torch.randn(50, 4)) as fetcher:
-        fetcher.limit(26)
+        fetcher.limit(10)
         assert {point.max_blocks for point in fetcher.points.values()} == {26}
         assert [step.metric for step in fetcher.setup] == ["kernel_load_time"]
 
@@ -421,7 +421,7 @@ def test_a_fetch_that_runs_ahead_is_confined_to_its_share(notes, monkeypatch, ah
         return made(rows, HOST, Memory(rows), [], policy, order, overlapped=overlapped)
 
     monkeypatch.setattr(KernelFetcher, "of", classmethod(of))
-    monkeypatch.setattr(cuda_overlap, "share_threads", lambda _, n: taken.append(n) or "a cap")
+    monkeypatch.setattr(KernelFetcher, "limit", lambda _, percent: taken.append(percent))
     path = CachedZeroCopy("random", ahead="1" if ahead else "0")
     with path._open(table, torch.device("cuda"), NOTHING) as fetcher:
         assert fetcher.lookahead == ahead
