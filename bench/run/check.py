@@ -66,7 +66,7 @@ class WrongMemoryError(WrongRowsError):
 
 
 @contextmanager
-def threads_kept(what: str) -> Iterator[None]:
+def threads_kept(work: str) -> Iterator[None]:
     """Refuse work that changes torch's number of threads.
 
     torch, numba and other libraries share one OpenMP runtime, and the last setting of its threads
@@ -80,11 +80,11 @@ def threads_kept(what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if (found := torch.get_num_threads()) != given:
+        if (threads := torch.get_num_threads()) != given:
             torch.set_num_threads(given)
-    if found != given:
+    if threads != given:
         raise WrongThreadsError(
-            f"torch had {given} threads and now has {found}: a call in {what}() changed them"
+            f"torch had {given} threads and now has {threads}: a call in {work}() changed them"
         )
 
 
@@ -148,8 +148,8 @@ class RowChecker:
         blocks = zip(torch.split(rows, _BLOCK), torch.split(ids, _BLOCK), strict=False)
         alike = (rows.dtype, rows.shape) == (table.dtype, (len(ids), *table.shape[1:]))
         if not alike or not all(
-            torch.equal(byte_rows(got), byte_rows(reference_gather(table, of)))
-            for got, of in blocks
+            torch.equal(byte_rows(got), byte_rows(reference_gather(table, wanted)))
+            for got, wanted in blocks
         ):
             difference = same_bytes(rows, reference_gather(table, ids), seen.numbers)
             raise WrongRowsError(f"{where}: {difference}")
@@ -302,20 +302,20 @@ def residency_row(fetcher: Fetcher, make: RowMaker, cached: Reason | None = None
     Raises:
         WrongMemoryError: it is elsewhere, so that another data path would be timed.
     """
-    parts, what = fetcher.residency(), (CHECK_STAGE, "residency", "1")
+    parts, columns = fetcher.residency(), (CHECK_STAGE, "residency", "1")
     if not parts:
         reason = (
             "unsupported: an empty table, or one that only the CPU or another process reads:"
             " CUDA has nothing to say of it here"
         )
-        return make.missing(*what, "cudaPointerGetAttributes", reason)
+        return make.missing(*columns, "cudaPointerGetAttributes", reason)
     if cached is not None:
-        return make.missing(*what, parts[0].source, cached)
-    for one in parts:
-        if one.found != one.expected:
+        return make.missing(*columns, parts[0].source, cached)
+    for part in parts:
+        if part.found != part.expected:
             raise WrongMemoryError(
-                f"{one.part} was found in {one.found} by {one.source}, "
-                f"and the strategy reads it in {one.expected}: not timed"
+                f"{part.part} was found in {part.found} by {part.source}, "
+                f"and the strategy reads it in {part.expected}: not timed"
             )
-    where = ", ".join(f"{one.part} in {one.found}" for one in parts)
-    return make.ok(*what, 1, f"{parts[0].source}: {where}")
+    where = ", ".join(f"{part.part} in {part.found}" for part in parts)
+    return make.ok(*columns, 1, f"{parts[0].source}: {where}")

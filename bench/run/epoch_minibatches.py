@@ -61,7 +61,7 @@ class Epochs:
         if self._begin:
             return begun_ahead(self._begin, tasks, waited=self._waits.append)
         if self._workers:
-            return drawn_ahead([self._typed(one.sample) for one in self._workers], tasks)
+            return drawn_ahead([self._typed(worker.sample) for worker in self._workers], tasks)
         return itertools.starmap(self._typed(self.sampler.sample), tasks)
 
     def typed(self, batch: MiniBatch) -> MiniBatch:
@@ -78,7 +78,9 @@ class Epochs:
 
     def measured_ids(self) -> Iterable[Tensor]:
         """Return the input ids of all measured epochs; it can be iterated repeatedly."""
-        return _Again(lambda: (ids for one in range(self.plan.epochs) for ids in self.ids(one)))
+        return _Again(
+            lambda: (ids for number in range(self.plan.epochs) for ids in self.ids(number))
+        )
 
     def ids(self, epoch: int) -> Iterator[Tensor]:
         """Yield the input ids of an epoch's minibatches, drawn by the CPU."""
@@ -91,7 +93,7 @@ class Epochs:
             numbers: the wanted ones, if each can be drawn without the others.
         """
         sampler, order = self.sampler.clone(torch.get_num_threads()), self._order(epoch)
-        tasks = order if numbers is None else [order[one] for one in numbers]
+        tasks = order if numbers is None else [order[number] for number in numbers]
         return itertools.starmap(self._typed(sampler.sample), tasks)
 
     def waited_s(self) -> float | None:

@@ -98,8 +98,8 @@ class MeasuredCase(ExitStack):
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> bool | None:
         if isinstance(error, WrongRowsError):
-            what = (CHECK_STAGE, error.metric, "1", error.source)
-            self._out.row(self._make.missing(*what, f"failed: {error}", "failed"))
+            columns = (CHECK_STAGE, error.metric, "1", error.source)
+            self._out.row(self._make.missing(*columns, f"failed: {error}", "failed"))
         try:
             return super().__exit__(kind, error, where)
         finally:  # the host may have room for only one table
@@ -197,11 +197,11 @@ class MeasuredCase(ExitStack):
 
     def _write_setup(self, steps: Iterable[SetupStep]) -> None:
         for step in steps:
-            what = ("setup", step.metric, step.unit)
+            columns = ("setup", step.metric, step.unit)
             if step.value is None:
-                self._out.row(self._make.missing(*what, step.source, step.reason))
+                self._out.row(self._make.missing(*columns, step.source, step.reason))
             else:
-                self._out.row(self._make.ok(*what, step.value, step.source))
+                self._out.row(self._make.ok(*columns, step.value, step.source))
 
     def _look_first(self, cached: Reason | None, *, everything: bool) -> MiniBatch:
         """Compare rows until each buffer has been used again, and see where the table lies.

@@ -141,7 +141,9 @@ class Trainer:
 
     def adam(self, *, capturable: bool = False) -> torch.optim.Adam:
         """Return the optimiser: on a GPU one launch for all parameters, by default a dozen."""
-        fused = self.device.type == "cuda" and all(one.is_floating_point() for one in self._weights)
+        fused = self.device.type == "cuda" and all(
+            weight.is_floating_point() for weight in self._weights
+        )
         return torch.optim.Adam(
             self._weights, lr=LEARNING_RATE, fused=fused or None, capturable=capturable
         )
@@ -193,16 +195,16 @@ class Trainer:
         They are restored to their present memory, which a captured step reads.
         """
         state, on_gpu = self.optimiser.state, self.device.type == "cuda"
-        moments = [one for of in state.values() for one in of.values()]
+        moments = [moment for moments in state.values() for moment in moments.values()]
         weights = [*self.model.parameters(), *self.model.buffers()]
-        held = [(one, one.detach().clone()) for one in (*weights, *moments)]
+        held = [(tensor, tensor.detach().clone()) for tensor in (*weights, *moments)]
         known, on_host = set(state), torch.get_rng_state()
         on_device = torch.cuda.get_rng_state(self.device) if on_gpu else None
 
         @torch.no_grad()
         def bring_back() -> None:
-            for one, before in held:
-                one.copy_(before)
+            for tensor, before in held:
+                tensor.copy_(before)
             for parameter in set(state) - known:
                 del state[parameter]
             torch.set_rng_state(on_host)

@@ -47,9 +47,9 @@ def peak_of(work: Callable[[], object], device: torch.device) -> tuple[float, st
     assert profiled.profiler is not None
     events = profiled.profiler.kineto_results.events()
     changes = sorted(
-        (one.start_ns(), i, one.nbytes())
-        for i, one in enumerate(events)
-        if one.name() == "[memory]"
+        (event.start_ns(), i, event.nbytes())
+        for i, event in enumerate(events)
+        if event.name() == "[memory]"
     )
     held = itertools.accumulate((nbytes for *_, nbytes in changes), initial=0)
     return float(max(held)), "torch.profiler, profile_memory of one step"
@@ -57,11 +57,11 @@ def peak_of(work: Callable[[], object], device: torch.device) -> tuple[float, st
 
 def row_of(reading: Reading, make: RowMaker, stage: str, epoch: int = -1) -> Row:
     """Return a meter's reading as a row; a broken sensor is ``failed``, an absent ``skipped``."""
-    what = (stage, reading.metric, reading.unit)
+    columns = (stage, reading.metric, reading.unit)
     if reading.reason is None:
-        return make.ok(*what, reading.value or 0.0, reading.source, epoch)
+        return make.ok(*columns, reading.value or 0.0, reading.source, epoch)
     status = "failed" if reading.reason.kind == "failed" else "skipped"
-    return make.missing(*what, reading.source, reading.reason, status, epoch)
+    return make.missing(*columns, reading.source, reading.reason, status, epoch)
 
 
 class EnergyBlock(Recorder):
@@ -88,7 +88,7 @@ class EnergyBlock(Recorder):
         epochs: int,
         one_epoch: Callable[[], object],
         make: RowMaker,
-        gathered: Callable[[bool], list[bool]] = lambda mine: [mine],
+        gathered: Callable[[bool], list[bool]] = lambda own: [own],
     ) -> Iterator[Row]:
         """Yield the block's rows, after further epochs if ``epochs`` were too short a window.
 
@@ -97,7 +97,7 @@ class EnergyBlock(Recorder):
         if self._gpu is None:
             return
         readings, source = self.readings, "the measured epochs, from the first to the last"
-        reasons = [one.reason for one in readings if one.metric == "gpu_energy"]
+        reasons = [reading.reason for reading in readings if reading.metric == "gpu_energy"]
         short = any(why is not None and why.kind == "too_short" for why in reasons)
         if self._run_on and any(gathered(short)):
             source = "further epochs, not timed: the measured ones were too short a window"
