@@ -121,14 +121,10 @@ def _led(launch: Launch | None) -> Iterator[Group | None]:
     from gatherbench.bench.run.machines import Group, follow
 
     with Group(launch) as group:
-        if launch.rank:
+        if launch.rank:  # the launcher knows the status of the first
             try:
-                status = follow(group)
+                follow(group)
             except KeyboardInterrupt as stop:
-                status = status_of(stop)
-            raise typer.Exit(status)
-        try:
-            yield group
-        except typer.Exit as ended:
-            group.status = ended.exit_code
-            raise
+                raise typer.Exit(status_of(stop)) from stop
+            raise typer.Exit
+        yield group

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case
-from gatherbench.bench.run.launch import Meeting
+from gatherbench.bench.run.launch import Launch
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.outside import words_of
 
@@ -68,7 +68,7 @@ class Job:
     spent_s: float = 0.0
     tuned: Path | None = None
     counts: Path | None = None
-    meeting: Meeting | None = None
+    meeting: Launch | None = None
 
     @property
     def here(self) -> range:

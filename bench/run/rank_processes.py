@@ -18,7 +18,6 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import wait
-from pathlib import Path
 
 import torch
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
@@ -28,7 +27,7 @@ from gatherbench.bench.run.fork_server import die_with_parent
 from gatherbench.bench.run.group import PATIENCE_S, RanksDisagreeError, Together
 from gatherbench.bench.run.job import Block, Job, outcome
 from gatherbench.bench.run.joined import joined
-from gatherbench.bench.run.machines import collect_parts, store_of, use_one_network
+from gatherbench.bench.run.machines import collect_parts, send_parts, store_of, use_one_network
 from gatherbench.bench.run.part import PartWriter, rank_part, ranks_folder, read_part, rows_of
 from gatherbench.bench.run.table import Table, load_table, table_kind
 from gatherbench.bench.sampling.prepare import rank_trace
@@ -53,11 +52,19 @@ class RankError(RuntimeError):
 def measure_ranks(block: Block, out: PartWriter) -> None:
     """Measure the block's one case with a process for each rank; ``out`` gets all of its rows.
 
-    On several machines the first has the rows; the others keep the parts of their ranks.
+    On several machines the first has the rows; the others send it the parts of their ranks.
     """
     (job,), begin = block.jobs, time.perf_counter()
-    status, reason = outcome(lambda: _measured(job, out))
-    out.end(job.rows, status, reason, time.perf_counter() - begin)
+    folder = ranks_folder(job.part)
+    shutil.rmtree(folder, ignore_errors=True)  # of a case that was cut off
+    folder.mkdir(mode=0o700)
+    try:
+        status, reason = outcome(lambda: _measured(job, out))
+        out.end(job.rows, status, reason, time.perf_counter() - begin)
+        if job.meeting is not None and job.meeting.machine:
+            send_parts(job, reason)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _measured(job: Job, out: PartWriter) -> str | None:
@@ -65,7 +72,6 @@ def _measured(job: Job, out: PartWriter) -> str | None:
 
     Raises:
         RankError: a rank failed. Earlier measurements of the ranks are in ``out``.
-        MachineLostError: another machine does not answer.
     """
     here, cores = len(job.here), len(os.sched_getaffinity(0))
     if job.device == "cuda" and torch.cuda.device_count() < here:  # by NVML, without a context
@@ -77,31 +83,24 @@ def _measured(job: Job, out: PartWriter) -> str | None:
     kind = table_kind(strategy, torch.device(job.device), job.case.workload.gpus)
     # A fork cannot use managed memory: each rank loads its own.
     table = None if kind == "managed" else load_table(open_dataset(job.dataset), kind)
-    folder, meeting = ranks_folder(job.part), job.meeting
-    shutil.rmtree(folder, ignore_errors=True)  # of a case that was cut off
-    folder.mkdir(mode=0o700)
-    use_one_network(meeting)
-    killed = _launched(job, table, folder)
-    if meeting is not None and meeting.machine:
-        if killed:
-            raise RankError("; ".join(killed))
-        return None
-    try:
-        if meeting is not None:
-            killed += collect_parts(meeting, job.part)
-        return _fold(job, killed, out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    use_one_network(job.meeting)
+    problems = _launched(job, table)
+    if job.meeting is None or job.meeting.machine == 0:
+        problems += collect_parts(job.meeting, job.part) if job.meeting is not None else []
+        return _fold(job, problems, out)
+    if problems:
+        raise RankError("; ".join(problems))
+    return None
 
 
-def _launched(job: Job, table: Table | None, folder: Path) -> list[str]:
+def _launched(job: Job, table: Table | None) -> list[str]:
     """Start the ranks and wait until all have ended; return which of them were killed.
 
     If one fails, the others would wait for it, and are ended.
     """
     fork = multiprocessing.get_context("fork")
     ranks = {
-        rank: fork.Process(target=_one_rank, args=(job, table, folder, os.getpid(), rank))
+        rank: fork.Process(target=_one_rank, args=(job, table, os.getpid(), rank))
         for rank in job.here
     }
     try:
@@ -124,9 +123,9 @@ def _launched(job: Job, table: Table | None, folder: Path) -> list[str]:
                 process.join()
 
 
-def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: int) -> None:
+def _one_rank(job: Job, table: Table | None, parent: int, rank: int) -> None:
     """Run the process of one rank."""
-    die_with_parent(launcher)
+    die_with_parent(parent)
     world, here = job.case.workload.gpus, job.here
     os.environ["LOCAL_WORLD_SIZE"] = str(len(here))  # for a path that uses torch's group
     if job.device == "cuda":
@@ -140,7 +139,7 @@ def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: 
         begin = time.perf_counter()
         try:
             if job.meeting is None:
-                store: Store = FileStore(str(folder / "store"), world)
+                store: Store = FileStore(str(ranks_folder(job.part) / "store"), world)
                 store.set_timeout(timedelta(seconds=patience_s))
             else:
                 store = store_of(job.meeting, patience_s)
@@ -164,8 +163,11 @@ def _one_rank(job: Job, table: Table | None, folder: Path, launcher: int, rank: 
         os._exit(1)  # threads of a broken group may wait forever
 
 
-def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
+def _fold(job: Job, problems: list[str], out: PartWriter) -> str | None:
     """Write the case's rows from its ranks' parts; return why they were skipped.
+
+    Args:
+        problems: why processes of ranks failed, as their parents saw it.
 
     Raises:
         RankError: a rank failed.
@@ -176,18 +178,17 @@ def _fold(job: Job, killed: list[str], out: PartWriter) -> str | None:
     rows = [[job.rows.own(row) for row in rows_of(part)] for part in parts]
     for of_rank in rows:
         out.rows(of_rank)
-    ends = {rank: one for rank, part in enumerate(parts) for one in part if one["kind"] == "end"}
-    failed = [rank for rank, end in ends.items() if end["status"] == "failed"]
+    ends = {rank: end for rank, part in enumerate(parts) for end in part if end["kind"] == "end"}
     silent = ", ".join(str(rank) for rank in range(len(parts)) if rank not in ends)
-    if not killed and failed:
-        first = min(failed, key=lambda rank: ends[rank]["at"])
-        words = textwrap.shorten(str(ends[first]["reason"]), _WORDS)
-        rest = f"; rank {silent} said nothing" if silent else ""
-        killed = [f"rank {first}: {words}{rest}"]
-    elif not killed and silent:
-        killed = [f"rank {silent} ended without a word"]
-    if killed:
-        raise RankError("; ".join(killed))
+    failed = [end for end in ends.values() if end["status"] == "failed"]
+    if not problems and failed:
+        first = min(failed, key=lambda end: end["at"])
+        problems = [f"rank {first['rank']}: {textwrap.shorten(str(first['reason']), _WORDS)}"]
+        problems += [f"rank {silent} said nothing"] if silent else []
+    elif not problems and silent:
+        problems = [f"rank {silent} ended without a word"]
+    if problems:
+        raise RankError("; ".join(problems))
     skipped = next((end["reason"] for end in ends.values() if end["status"] == "skipped"), None)
     if skipped is None:
         slowest = joined(rows, out)

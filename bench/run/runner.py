@@ -396,8 +396,6 @@ class Runner:
             block = Block("measure", tuple(jobs), until)
             return self.engine.run(block, self.measure.timeout_s, hear)
         finally:
-            if several is not None:
-                several.ended()
             self._cases_s -= time.monotonic() - begin
 
     def _beside(self, name: str) -> Path:

@@ -135,7 +135,13 @@ def test_mpirun_starts_one_run_of_two_ranks_on_all_cores(start, tmp_path):
 
 
 def slurm(rank: int) -> Mapping[str, object]:
-    names = {"STEP_ID": 0, "PROCID": rank, "LOCALID": rank, "NTASKS": 2, "STEP_TASKS_PER_NODE": 2}
+    names = {
+        "STEP_ID": 0,
+        "PROCID": rank,
+        "LOCALID": rank,
+        "STEP_NUM_TASKS": 2,
+        "STEP_TASKS_PER_NODE": 2,
+    }
     return {f"SLURM_{name}": value for name, value in names.items()}
 
 
@@ -164,7 +170,7 @@ def test_a_process_for_each_of_two_machines_that_meet_at_an_address(start, tmp_p
         stranger.close()
     assert len(strangers) == 3
     assert (first.returncode, second.returncode) == (0, 0), texts
-    assert "torchrun started a process on each of 2 machines: this is one run" in texts[0]
+    assert "torchrun started 2 processes on 2 machines: this is one run" in texts[0]
     assert texts[1] == ""
     check_two_ranks(tmp_path, machine="2x-")
 

@@ -3,7 +3,6 @@
 import os
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 
 from gatherbench.bench.run import rank_processes as ranks_module
 from gatherbench.bench.run.job import Block, Job
-from gatherbench.bench.run.launch import Meeting
+from gatherbench.bench.run.launch import Launch
 from gatherbench.bench.run.part import PartWriter, ranks_folder, read_part, rows_of
 from gatherbench.bench.run.rank_processes import measure_ranks
 from gatherbench.outside import fresh
@@ -28,7 +27,8 @@ def job(make_job: Any) -> Job:
 def launched(monkeypatch: pytest.MonkeyPatch, *statuses: str, killed: tuple[str, ...] = ()) -> None:
     """Have the ranks write their parts: rank ``r`` takes ``r + 1`` s for epoch 0; ends so."""
 
-    def write(job: Job, _table: object, folder: Path) -> list[str]:
+    def write(job: Job, _table: object) -> list[str]:
+        folder = ranks_folder(job.part)
         for rank, status in enumerate(statuses):
             with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
                 make = replace(job.rows, rank=rank)
@@ -112,7 +112,7 @@ def test_before_the_forks_no_team_of_threads_a_table_to_register_and_enough_gpus
     ("machine", "rank", "named", "own"),
     [(0, 1, "GPU-a,5", "5"), (1, 3, "", "1"), (0, 0, "GPU-a,5", "GPU-a")],
 )
-def test_a_rank_has_a_gpu_of_its_machine(job, monkeypatch, tmp_path, machine, rank, named, own):
+def test_a_rank_has_a_gpu_of_its_machine(job, monkeypatch, machine, rank, named, own):
     """Of 4 ranks on 2 machines rank 3 is the second of machine 1."""
     seen: list[Any] = []
 
@@ -127,10 +127,10 @@ def test_a_rank_has_a_gpu_of_its_machine(job, monkeypatch, tmp_path, machine, ra
     monkeypatch.setattr(ranks_module, "store_of", lambda meeting, _: meeting)
     monkeypatch.setattr(ranks_module, "_LINGER_S", 0.0)
     monkeypatch.setattr(ranks_module.os, "_exit", seen.append)  # type: ignore[attr-defined]
-    meeting = Meeting("10.0.0.1", 29500, case="case7", machine=machine, machines=2)
+    meeting = Launch("torchrun", machine, 2, 0, 1, "10.0.0.1", case="case7")
     four = replace(job.case, workload=replace(job.case.workload, gpus=4))
     job = replace(job, case=four, device="cuda", meeting=meeting)
     ranks_folder(job.part).mkdir()
-    ranks_module._one_rank(job, None, tmp_path, 77, rank)
+    ranks_module._one_rank(job, None, 77, rank)
     assert seen == [(Ranks(rank, 4, 2), meeting, 30.0, own), 1]
     assert os.environ["LOCAL_WORLD_SIZE"] == "2"
