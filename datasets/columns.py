@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gatherbench.datasets.dataset import DatasetError
 
 _CHUNK = 1 << 22
-#: Runs of sources and targets, or of degrees and rows.
+#: Runs of sources and targets.
 Pairs = Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
@@ -52,51 +52,22 @@ def edge_keys(
     return keys
 
 
-def columns(keys: NDArray[np.int64], num_nodes: int) -> Pairs:
-    """Yield the graph for ``DatasetWriter.write_columns``: runs of degrees and their rows.
+def columns(
+    keys: NDArray[np.int64], num_nodes: int, kinds: int = 1
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int16]]]:
+    """Yield the graph in runs: degrees, their rows, and the kind of each edge, one of ``kinds``.
 
-    Rows ascend within a column, repeated edges count once, self-loops stay. Sorts ``keys`` in
-    place; the caller must not use them afterwards.
+    Rows ascend within a column, self-loops stay, and repeated edges count once, with their lowest
+    kind. Sorts ``keys`` in place; with several kinds each must be ``key * kinds + kind``.
     """
     keys.sort()
     step = max(1, int(_CHUNK * num_nodes / max(1, len(keys))))
     for first in range(0, num_nodes, step):
         bounds = np.arange(first, min(first + step, num_nodes) + 1, dtype=np.int64) * num_nodes
-        begin, end = np.searchsorted(keys, bounds[[0, -1]])
-        run = keys[begin:end]
-        run = run[np.diff(run, prepend=-1) != 0]  # equal keys share a column, so a run
-        yield np.diff(np.searchsorted(run, bounds)), run % num_nodes
-
-
-def typed_keys(
-    keys: NDArray[np.int64], kinds: NDArray[np.integer[Any]], num_nodes: int, count: int, what: str
-) -> NDArray[np.int64]:
-    """Add to the keys, in place, their edges' kinds ``[E]`` of ``count``, for `typed_columns`.
-
-    Raises:
-        DatasetError: such keys exceed 63 bits; the message begins with ``what``.
-    """
-    if num_nodes**2 * count > np.iinfo(np.int64).max:
-        sizes = f"{num_nodes:,} nodes with {count} kinds of edges"
-        raise DatasetError(f"{what}: {sizes} are too many: keys of edges have 63 bits")
-    keys *= count
-    keys += kinds
-    return keys
-
-
-def typed_columns(
-    keys: NDArray[np.int64], num_nodes: int, count: int
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield, from :func:`typed_keys`, what :func:`columns` yields and the kinds of edges.
-
-    A repeated edge has its lowest kind.
-    """
-    keys.sort()
-    kinds = keys % count
-    keys //= count
-    first = np.diff(keys, prepend=-1) != 0
-    keys, kinds = keys[first], kinds[first]
-    begin = 0
-    for degrees, rows in columns(keys, num_nodes):
-        yield degrees, rows, kinds[begin : begin + len(rows)]
-        begin += len(rows)
+        begin, end = np.searchsorted(keys, bounds[[0, -1]] * kinds)
+        run, of_edges = keys[begin:end], np.zeros(end - begin, np.int16)
+        if kinds > 1:
+            run, of_edges = run // kinds, (run % kinds).astype(np.int16)
+        new = np.diff(run, prepend=-1) != 0  # equal keys share a column, so a run
+        run = run[new]
+        yield np.diff(np.searchsorted(run, bounds)), run % num_nodes, of_edges[new]

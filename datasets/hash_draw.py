@@ -1,4 +1,4 @@
-"""Draw rows and graph of ``datasets/hashed.py``: each number from a hash, on all cores."""
+"""Draw rows and edges of a hashed graph: each number from a hash, on all cores."""
 
 from __future__ import annotations
 

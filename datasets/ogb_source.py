@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets.arrays import class_numbers, explained, member, streamed
-from gatherbench.datasets.columns import columns, edge_keys
+from gatherbench.datasets.columns import edge_keys
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.download import Published, fetch_folder
+from gatherbench.datasets.relations import write_edges
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 from gatherbench.plugins import installing
@@ -64,7 +65,7 @@ class OgbSource(Published):
         both_ways = self.known["symmetrise"]
         keys = edge_keys([(source, target)], len(source), len(features), str(raw), both_ways)
         with DatasetWriter(folder, self._spec(features.shape, len(keys))) as writer:
-            writer.write_columns(columns(keys, len(features)))
+            write_edges(writer, keys)
             writer.write_features(features)
             writer.write_labels(class_numbers(labels, str(raw / "node-label.csv.gz")))
             writer.write_splits(*splits)
@@ -82,7 +83,7 @@ class OgbSource(Published):
         with DatasetWriter(folder, self._spec(shape, len(keys))) as writer:
             writer.write_labels(class_numbers(labels, str(raw / "node-label.npz")))
             writer.write_splits(*splits)
-            writer.write_columns(columns(keys, nodes))
+            write_edges(writer, keys)
             del keys
             writer.write_features(table)
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from gatherbench.datasets.arrays import member
-from gatherbench.datasets.columns import columns, edge_keys
+from gatherbench.datasets.columns import edge_keys
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.download import Published, fetch_folder
+from gatherbench.datasets.relations import write_edges
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
@@ -52,7 +53,7 @@ class RedditSource(Published):
         progress(f"reading {raw}", 0.0)
         with DatasetWriter(folder, spec) as writer:
             keys = edge_keys([(row, column)], len(row), nodes, str(graph))
-            writer.write_columns(columns(keys, nodes))
+            write_edges(writer, keys)
             writer.write_features(table)
             writer.write_labels(classes)
             writer.write_splits(*(np.flatnonzero(split == number) for number in (1, 2, 3)))

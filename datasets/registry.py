@@ -10,14 +10,13 @@ from pathlib import Path
 
 from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, import_again, not_ours
 from gatherbench.datasets.files import exclusive
-from gatherbench.datasets.hashed import hashed_shapes
 from gatherbench.datasets.igb_source import igb_sources
 from gatherbench.datasets.mag_source import MagSource
 from gatherbench.datasets.ogb_source import OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import GraphSource, Progress, silent
 from gatherbench.datasets.store import data_root, dataset_folder, open_dataset
-from gatherbench.datasets.synthetic import named_shapes, uniform_sources
+from gatherbench.datasets.synthetic import hashed_shapes, named_shapes
 from gatherbench.datasets.wordnet.source import WordnetSource
 from gatherbench.plugins import PluginError, Plugins, nearest
 
@@ -25,7 +24,6 @@ SOURCES: tuple[GraphSource, ...] = (
     WordnetSource(),
     *named_shapes(),
     *hashed_shapes(),
-    *uniform_sources(),
     OgbSource("ogbn-arxiv"),
     OgbSource("ogbn-products"),
     OgbSource("ogbn-papers100M"),

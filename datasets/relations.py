@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.columns import Pairs, columns, edge_keys, typed_columns, typed_keys
+from gatherbench.datasets.columns import Pairs, columns, edge_keys
 from gatherbench.datasets.dataset import RELATIONS_FILE, DatasetError, GraphDataset, remedy
 from gatherbench.datasets.files import check_memory
 from gatherbench.datasets.writer import DatasetWriter
@@ -77,20 +77,27 @@ def write_edges(
     """Write columns from the keys of ``edge_keys``, overwriting these; return the in-degrees.
 
     ``kinds`` are places in the ``relations`` of the writer's spec, if it has some.
+
+    Raises:
+        DatasetError: nodes and kinds are too many for keys of 63 bits.
     """
     nodes, count = writer.spec.num_nodes, len(writer.spec.relations)
     if kinds is None or not count:
-        return writer.write_columns(columns(keys, nodes))
-    typed_keys(keys, kinds, nodes, count, writer.spec.name)
-    found: list[NDArray[np.int16]] = []
+        return writer.write_columns(run[:2] for run in columns(keys, nodes))
+    if nodes**2 * count > np.iinfo(np.int64).max:
+        sizes = f"{nodes:,} nodes with {count} kinds of edges"
+        raise DatasetError(f"{writer.spec.name}: {sizes} are too many: keys of edges have 63 bits")
+    keys *= count
+    keys += kinds
+    of_edges: list[NDArray[np.int16]] = []
 
     def untyped() -> Pairs:
-        for degrees, rows, of_edges in typed_columns(keys, nodes, count):
-            found.append(of_edges.astype(np.int16))
+        for degrees, rows, part in columns(keys, nodes, count):
+            of_edges.append(part)
             yield degrees, rows
 
     degrees = writer.write_columns(untyped())
-    writer.keep(RELATIONS_FILE, np.concatenate(found))
+    writer.keep(RELATIONS_FILE, np.concatenate(of_edges))
     return degrees
 
 

@@ -1,4 +1,4 @@
-"""Generate graphs of any size by seed: RMAT in the shapes of ``shapes.toml``, and bare rows.
+"""Generate graphs of any size by seed, in the shapes of ``shapes.toml``: RMAT, or by hash.
 
 They replace real graphs that are too large to fetch or not free to ship. They keep the properties
 that affect a gather: number and width of rows, mean degree, and hubs that many minibatches share.
@@ -15,15 +15,11 @@ import numpy as np
 
 from gatherbench.datasets import generated
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
+from gatherbench.datasets.generated import ALPHA, MOST, PRIME
 from gatherbench.datasets.rmat import Rmat
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
 
-#: ``uniform`` at scale 1: 8 GiB of rows of 400 B, as in ogbn-products; 400 B is no multiple of a
-#: cache line, 128 B.
-ROWS, WIDTH, CLASSES = (8 << 30) // 400, 100, 47
-#: Bytes of a row of the other uniform tables, 4 GiB each.
-ROW_BYTES = (4, 64, 512, 8192)
 _SEED = 0
 
 
@@ -44,7 +40,7 @@ class SyntheticSource:
     splits: tuple[int, int, int]
     source: str
     unlike: str = ""  # known differences from the real graph, with their source
-    skew: float = 3.0  # of the hashed graph of this shape (hashed.py)
+    skew: float = 3.0  # of the hashed graph of this shape
     scalable: bool = True
 
     def estimate(self, scale: float) -> DatasetSpec:
@@ -55,25 +51,33 @@ class SyntheticSource:
         if nodes < 2 or edges < 1:
             raise DatasetError(f"{self.name} at scale {scale:g}: too small, choose a larger scale")
         Rmat(nodes, self.undirected).draws_for(edges)  # raises if it is too dense
+        notes = (
+            "RMAT with the weights of Graph500: a = 0.57, b = c = 0.19, d = 0.05; restricted "
+            "to the first N nodes of the next power of two; node numbers scrambled by seed",
+            "undirected, stored both ways" if self.undirected else "directed",
+            "self-loops removed, repeated edges merged",
+            "features (float32) and labels are random: nothing can be learnt",
+            "splits are drawn from nodes that have in-neighbours",
+            *([self.unlike] if self.unlike else []),
+        )
+        return self.spec(self.name, scale, f"RMAT generator, seed {_SEED}; {self.source}", notes)
+
+    def spec(
+        self, name: str, scale: float, source: str, notes: tuple[str, ...], hashed: bool = False
+    ) -> DatasetSpec:
+        """Return the description of a graph of this shape and ``source``."""
         return DatasetSpec(
-            name=self.name,
+            name=name,
             scale=scale,
-            num_nodes=nodes,
-            num_edges=edges,
+            num_nodes=round(self.nodes * scale),
+            num_edges=round(self.edges * scale),
             feature_dim=self.feature_dim,
             feature_dtype="float32",
             num_classes=self.num_classes,
-            source=f"RMAT generator, seed {_SEED}; {self.source}",
+            source=source,
             licence="CC0-1.0 (generated)",
-            notes=(
-                "RMAT with the weights of Graph500: a = 0.57, b = c = 0.19, d = 0.05; restricted "
-                "to the first N nodes of the next power of two; node numbers scrambled by seed",
-                "undirected, stored both ways" if self.undirected else "directed",
-                "self-loops removed, repeated edges merged",
-                "features (float32) and labels are random: nothing can be learnt",
-                "splits are drawn from nodes that have in-neighbours",
-                *([self.unlike] if self.unlike else []),
-            ),
+            notes=notes,
+            hashed=hashed,
         )
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
@@ -91,7 +95,64 @@ class SyntheticSource:
             )
             train, val, test = (round(size * scale) for size in self.splits)
             writer.write_splits(*generated.random_splits(degree, (train, val, test), _SEED))
-            _write_random(writer, progress)
+            writer.write_labels(generated.random_labels(spec.num_nodes, spec.num_classes, _SEED))
+            sizes = spec.num_nodes, spec.feature_dim, spec.feature_dtype
+            writer.write_features(generated.feature_rows(*sizes, _SEED, progress))
+
+
+@dataclass(frozen=True, slots=True)
+class HashedSource:
+    """A graph with row width, mean in-degree and splits of a shape, and each number from a hash.
+
+    A row follows from its number alone, so all cores make a table of 48 GiB in memory in about the
+    time that reading it from a disk takes. In-degrees follow Pareto's law, and each in-neighbour is
+    one draw by its place: a small rank is drawn more often than a large one (``skew``), so some
+    nodes recur in many minibatches. If the number of rows in a minibatch of the real graph is
+    published, this graph's minibatches have as many.
+    """
+
+    shape: SyntheticSource
+    scalable: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"hashed-{self.shape.name.removesuffix('-like')}"
+
+    @property
+    def summary(self) -> str:
+        gib = self.estimate(1.0).table_bytes / 2**30
+        return f"{self.shape.name}'s shape by hash: {gib:.2g} GiB of rows that need no disk"
+
+    @property
+    def least(self) -> float:
+        """The smallest in-degree, chosen so that Pareto's law has the shape's mean."""
+        return (1 - 1 / ALPHA) * self.shape.edges / self.shape.nodes
+
+    def estimate(self, scale: float) -> DatasetSpec:
+        nodes = round(self.shape.nodes * scale)
+        if not 100 <= nodes < PRIME:
+            raise DatasetError(f"{self.name} at scale {scale:g}: {nodes:,} nodes, not 100 to 2^31")
+        notes = (
+            f"in-degrees are Pareto's with exponent {ALPHA:g}, at most {MOST:,}",
+            f"of in-neighbours that of rank k is drawn as often as k to the power of"
+            f" {1 / self.shape.skew - 1:.2g}; one may stand twice",
+            "features (float32) follow from the row's number, labels are random: nothing can "
+            "be learnt",
+        )
+        source = f"hash; row width, mean degree and splits: {self.shape.source}"
+        return self.shape.spec(self.name, scale, source, notes, hashed=True)
+
+    def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
+        from gatherbench.datasets.hash_draw import columns  # loads numba, which is slow
+
+        spec = self.estimate(scale)
+        law = spec.num_nodes, self.least, self.shape.skew
+        with DatasetWriter(folder, spec) as writer:
+            degrees = writer.write_columns(columns(*law, progress))
+            train, val, test = (max(1, round(size * scale)) for size in self.shape.splits)
+            writer.write_splits(*generated.random_splits(degrees, (train, val, test), _SEED))
+            writer.write_labels(generated.random_labels(spec.num_nodes, spec.num_classes, _SEED))
+            writer.write_hashed()
 
 
 @functools.cache
@@ -104,56 +165,6 @@ def named_shapes() -> tuple[SyntheticSource, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class UniformSource:
-    """Random float32 features ``[scale × rows, width]``, no edges; every row is a training node.
-
-    So a data path's time depends on the path alone: there is no sampler, and no hub.
-    """
-
-    name: str = "uniform"
-    summary: str = "8 GiB of random rows without edges: the data path alone"
-    scalable: bool = True
-    rows: int = ROWS
-    width: int = WIDTH
-
-    def estimate(self, scale: float) -> DatasetSpec:
-        rows = round(self.rows * scale)
-        if not 1 <= rows <= np.iinfo(np.int32).max:
-            raise DatasetError(f"{self.name} at scale {scale:g}: {rows:,} rows, not 1 to 2^31 - 1")
-        return DatasetSpec(
-            name=self.name,
-            scale=scale,
-            num_nodes=rows,
-            num_edges=0,
-            feature_dim=self.width,
-            feature_dtype="float32",
-            num_classes=CLASSES,
-            source="generated, seed 0",
-            licence="CC0-1.0 (generated)",
-            notes=("features and labels are random: nothing can be learnt", "no edges"),
-        )
-
-    def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        spec = self.estimate(scale)
-        rows, none = spec.num_nodes, np.empty(0, np.int64)
-        with DatasetWriter(folder, spec) as writer:
-            writer.write_columns([(np.zeros(rows, np.int64), none)])
-            writer.write_splits(np.arange(rows), none, none)
-            _write_random(writer, progress)
-
-
-def uniform_sources() -> tuple[UniformSource, ...]:
-    """Return ``uniform``, and ``uniform-4`` to ``uniform-8192`` by the bytes of a row."""
-    summary = "4 GiB of random rows of {} B, no edges"
-    return UniformSource(), *(
-        UniformSource(f"uniform-{size}", summary.format(size), True, (4 << 30) // size, size // 4)
-        for size in ROW_BYTES
-    )
-
-
-def _write_random(writer: DatasetWriter, progress: Progress) -> None:
-    spec = writer.spec
-    writer.write_labels(generated.random_labels(spec.num_nodes, spec.num_classes, _SEED))
-    sizes = spec.num_nodes, spec.feature_dim, spec.feature_dtype
-    writer.write_features(generated.feature_rows(*sizes, _SEED, progress))
+def hashed_shapes() -> tuple[HashedSource, ...]:
+    """Return the hashed sources of ``shapes.toml``, in its order."""
+    return tuple(map(HashedSource, named_shapes()))

@@ -1,6 +1,6 @@
 """Predict epochs on a graph from its size alone.
 
-A minibatch is drawn by the law of the hashed graphs (``datasets/hashed.py``): in-degrees follow
+A minibatch is drawn by the law of the hashed graphs (``datasets/synthetic.py``): in-degrees follow
 Pareto's law, and a small rank is an in-neighbour more often than a large one.
 """
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from gatherbench.bench.plan.doors import MODELS, short_name
 
-#: The model that uses no edges: it trains on rows of a table without a graph (``uniform``).
+#: The model that uses no edges: it trains on the rows of the seed nodes.
 GRAPHLESS = "mlp"
 #: Characters of a name before its digest: with its suffixes it has to be a valid file name.
 _LONGEST = 180

@@ -1,10 +1,10 @@
-"""The law of graphs made by hash (datasets/hashed.py), written once more in numpy."""
+"""The law of graphs made by hash (datasets/synthetic.py), written once more in numpy."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets.generated import ALPHA, MOST, PRIME
-from gatherbench.datasets.hashed import HashedSource
+from gatherbench.datasets.synthetic import HashedSource
 
 DEGREES, NEIGHBOURS = 2 << 60, 3 << 60
 

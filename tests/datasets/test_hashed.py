@@ -10,10 +10,10 @@ from gatherbench.datasets import hash_draw
 from gatherbench.datasets.dataset import DatasetError, GraphDataset, array_path
 from gatherbench.datasets.generated import ALPHA, MOST
 from gatherbench.datasets.hash_draw import columns, fill
-from gatherbench.datasets.hashed import HashedSource, hashed_shapes
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import open_dataset
+from gatherbench.datasets.synthetic import HashedSource, hashed_shapes
 
 from .hash_law import degrees, neighbours, rows_of_a_minibatch, splitmix64
 

@@ -2,18 +2,20 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatherbench.datasets.columns import columns, edge_keys, typed_columns, typed_keys
+from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import RELATIONS_FILE, DatasetError, GraphDataset
 from gatherbench.datasets.import_options import Import
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.mag_source import table_of
-from gatherbench.datasets.relations import read_relations
+from gatherbench.datasets.relations import read_relations, write_edges
 from gatherbench.datasets.store import open_dataset
 
 EDGES = "from,to,what\n0,1,likes\n2,1,knows\n1,0,likes\n0,2,knows\n2,2,is\n0,1,knows\n"
@@ -105,9 +107,9 @@ def test_damaged_kinds_are_never_believed(imported, damage):
 def test_columns_with_kinds_are_columns(edges):
     source, target, kind = np.array(edges).T
     plain = list(columns(edge_keys([(source, target)], len(edges), 6, "x"), 6))
-    keys = typed_keys(edge_keys([(source, target)], len(edges), 6, "x"), kind, 6, 4, "x")
-    typed = list(typed_columns(keys, 6, 4))
-    for (degrees, rows), (others, same, kinds) in zip(plain, typed, strict=True):
+    keys = edge_keys([(source, target)], len(edges), 6, "x") * 4 + kind
+    typed = list(columns(keys, 6, 4))
+    for (degrees, rows, _), (others, same, kinds) in zip(plain, typed, strict=True):
         assert degrees.tolist() == others.tolist()
         assert rows.tolist() == same.tolist()
         ends = zip(rows.tolist(), np.repeat(np.arange(6), degrees).tolist(), strict=True)
@@ -116,8 +118,10 @@ def test_columns_with_kinds_are_columns(edges):
 
 
 def test_keys_that_do_not_fit_are_refused():
+    spec: Any = SimpleNamespace(num_nodes=2**31, relations=("a", "b", "c", "d"), name="x")
+    writer: Any = SimpleNamespace(spec=spec)
     with pytest.raises(DatasetError, match="63 bits"):
-        typed_keys(np.zeros(1, np.int64), np.zeros(1, np.int64), 2**31, 4, "x")
+        write_edges(writer, np.zeros(1, np.int64), np.zeros(1, np.int64))
 
 
 def test_nodes_without_rows_have_the_mean_of_their_neighbours():

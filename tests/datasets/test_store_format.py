@@ -185,7 +185,7 @@ def relabel_dtype(path: Path) -> None:
 )
 def test_a_damaged_file_is_refused_by_name_with_the_remedy(tmp_path, array, damage):
     for name, remedy in (
-        ("uniform@0.5", "gatherbench datasets prepare uniform --scale 0.5 --force"),
+        ("made@0.5", "gatherbench datasets prepare made --scale 0.5 --force"),
         ("mine", "import it again: `gatherbench datasets import FILE --name mine --force`"),
     ):
         source = "imported from e.csv" if name == "mine" else "generated"

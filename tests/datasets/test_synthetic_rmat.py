@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gatherbench.datasets import generated, rmat_draw
-from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.rmat import Rmat
 from gatherbench.datasets.store import DatasetError, open_dataset
-from gatherbench.datasets.synthetic import ROWS, UniformSource, named_shapes, uniform_sources
+from gatherbench.datasets.synthetic import named_shapes
 
 
 def graph(law: Rmat, draws: int, seed: int = 0, threads: int = 1) -> tuple[NDArray, NDArray]:
@@ -222,31 +221,3 @@ def test_scales_that_cannot_be_are_refused():
     with pytest.raises(DatasetError, match="at most 2\\^31"):
         shapes["sk-like"].estimate(50)
     assert shapes["wiki-like"].estimate(2).num_nodes == 2 * shapes["wiki-like"].nodes
-
-
-# --- rows without edges ---------------------------------------------------------------------------
-
-
-def test_every_row_is_a_training_node_without_neighbours(tmp_path):
-    data = open_dataset(prepare_dataset("uniform", 1e-5, tmp_path))
-    rows = round(ROWS * 1e-5)
-    assert data.features.shape == (rows, 100)
-    assert data.spec.row_bytes == 400
-    assert data.spec.num_edges == len(data.indices) == 0
-    assert not data.indptr.any()
-    np.testing.assert_array_equal(data.train_ids, np.arange(rows))
-    assert len(np.unique(data.features[:, 0])) == rows, "no two rows are alike"
-    assert UniformSource().estimate(1).table_bytes == pytest.approx(8 << 30, abs=400)
-    for scale in (1e-9, 1000):
-        with pytest.raises(DatasetError, match="rows, not 1 to"):
-            UniformSource().estimate(scale)
-
-
-def test_rows_without_edges_come_in_widths_from_4_b_to_8_kib(tmp_path):
-    widths = {s.name: s.estimate(1) for s in uniform_sources() if s.name != "uniform"}
-    assert {name: spec.row_bytes for name, spec in widths.items()} == {
-        "uniform-4": 4, "uniform-64": 64, "uniform-512": 512, "uniform-8192": 8192
-    }  # fmt: skip
-    assert {spec.table_bytes for spec in widths.values()} == {4 << 30}
-    data = open_dataset(prepare_dataset("uniform-4", 1e-7, tmp_path))
-    assert data.features.shape == (107, 1)

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.neighbours.pigeon import PairTally
-from gatherbench.bench.plan.plan import Measure
-from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run import counting
-from gatherbench.bench.run.counting import UNCOUNTED, Counts, MinibatchSet, constant_rows, set_facts
+from gatherbench.bench.run.counting import Counts, MinibatchSet, constant_rows, set_facts
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.rows import Row
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.prepare import prepare, rank_trace
 from gatherbench.bench.sampling.trace import Trace
@@ -25,7 +23,7 @@ from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
 
-from .fakes import counted, measured
+from .fakes import counted
 
 
 @dataclass(frozen=True)
@@ -176,26 +174,6 @@ def test_each_rank_has_what_its_own_minibatches_ask_for(make_job):
             rank,
             3,
         )
-
-
-def test_a_case_moves_its_rows_and_trains_on_them(tmp_path, monkeypatch):
-    """Without a graph, as any others."""
-    monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path))
-    workload = Workload("uniform", 1e-4, "mlp", 8, (1,), 300, 4)
-    dataset, trace = prepare(workload)
-    case = Case(workload, "aligned_zero_copy", "default", {}, 0)
-    plan = Measure(epochs=1)
-    run = RowMaker("run", "abc", "box", "host")
-    job = Job(case, plan, "cpu", run, dataset, trace, tmp_path / "part.jsonl")
-    rows = {(r.stage, r.metric): r for r in measured(job)}
-    moved = 4 * 300 * 400  # minibatches × rows × bytes: there is no neighbour to fetch
-    assert rows["fetch", "payload"].value == moved
-    assert rows["fetch", "declared_payload"].value == moved
-    assert rows["sample", "edges"].value == 0
-    assert rows["check", "batches"].value == 2
-    # 47 classes at random: a loss near ln 47 = 3.85 says that all of them were seen.
-    assert rows["train", "loss"].value == pytest.approx(3.85, abs=0.3)
-    assert rows["train", "operations"].reason == UNCOUNTED
 
 
 def test_what_a_path_fetches_before_a_set():
