@@ -213,20 +213,15 @@ class Fetcher(Observed, ABC):
         return self._opened.version()
 
     def check_usable(self) -> None:
-        """Raise ``RuntimeError`` if it is closed, or this is a forked child of the process that
-        opened it."""
+        """Raise ``RuntimeError`` if it is closed, or this is a forked child and the parent opened
+        it with threads or a GPU."""
         if self._closed:
             raise RuntimeError(f"{type(self).__name__} is closed: open the strategy again")
-        if self.forked:
+        if self._pid != os.getpid() and (self.lookahead or self.device.type != "cpu"):
             raise RuntimeError(
                 "opened in the parent process, whose GPU and threads a forked child cannot use: "
                 "fetch there, and let a loader's workers only sample"
             )
-
-    @property
-    def forked(self) -> bool:
-        """True in a forked child of the process that opened it."""
-        return self._pid != os.getpid()
 
     def to_fetch_device(self, ids: Tensor) -> Tensor:
         """Return ``ids`` where :meth:`submit` takes them, copied from GPU to host if needed.
@@ -276,7 +271,7 @@ class Fetcher(Observed, ABC):
         """
         if not self._closed:
             self._closed = True
-            if not self.forked:
+            if self._pid == os.getpid():
                 self._close()
 
     def _close(self) -> None:

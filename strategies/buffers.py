@@ -9,6 +9,7 @@ reading the earlier result afterwards. :class:`TicketRing` raises in both cases.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -79,8 +80,12 @@ class TicketRing:
     """The tickets of ``size`` buffers that are filled in turn."""
 
     def __init__(self, size: int) -> None:
+        self._begin(size)
+
+    def _begin(self, size: int) -> None:
         self._fetches: list[_Fetch | None] = [None] * size
         self._next = 0
+        self._pid = os.getpid()
 
     def claim(self) -> int:
         """Take the next buffer for a new fetch, and return its index; its earlier fetch expires.
@@ -89,6 +94,8 @@ class TicketRing:
         the ticket exists and was not read, it raises ``RuntimeError``.
         """
         size = len(self._fetches)
+        if self._pid != os.getpid():  # the parent's threads and tickets do not exist here
+            self._begin(size)
         fetch = self._fetches[self._next]
         if fetch is not None:
             if not fetch.taken:

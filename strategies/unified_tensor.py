@@ -14,7 +14,9 @@ With ``strategy="auto"`` the fastest path is found during training.
 
 from __future__ import annotations
 
+import os
 import threading
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -199,8 +201,9 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     rows are plain tensors that require no gradient.
 
     Threads and CUDA streams may take turns; rows that are not copied must then be used up before
-    the next fetch. A forked child, such as a loader's worker, cannot fetch: wrap the loader in
-    :class:`gatherbench.strategies.pyg_features.FeatureLoader`, or call ``unified`` there.
+    the next fetch. A fork waits for a fetch that another thread has begun. A loader's worker
+    processes cannot fetch: wrap the loader in
+    :class:`gatherbench.strategies.pyg_features.FeatureLoader`.
 
     It is closed by :meth:`close`, by ``with``, by garbage collection, or at the program's end.
     Attributes: ``strategy``; ``shape`` and ``dtype`` of the table; ``device`` of the rows.
@@ -222,7 +225,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         self._ahead: deque[_Ahead] = deque()
         self._started = 0
         #: Reentrant: a signal handler or garbage collection may close during its thread's fetch.
-        self._turn = threading.RLock()
+        self._turn, self._torn = threading.RLock(), False
         self._stream: torch.cuda.Stream | None = None
         self.strategy = strategy
         self.shape = features.shape
@@ -230,6 +233,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         self.device = self._fetcher.device
         # Registered memory must be released even if a program forgets to close.
         self._close = weakref.finalize(self, self._fetcher.close)
+        _in_use.add(self)
 
     @property
     def lookahead(self) -> int:
@@ -277,13 +281,20 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
                 :meth:`gatherbench.strategies.base.Fetcher.submit`.
             RuntimeError: closed, or opened before a fork.
         """
+        try:
+            return self._rows(ids)
+        except BaseException as error:
+            _let_go_of_tickets(error)
+            raise
+
+    def _rows(self, rows: Rows) -> Tensor:
         self._check_usable()
         direct = self._copy and self.device.type == "cpu"
         with self._turn:
-            if direct and not self._ahead and type(ids) is Tensor and ids.dtype != torch.bool:
-                return self._fetcher.fetch(ids if ids.is_cpu else ids.cpu())
+            if direct and not self._ahead and type(rows) is Tensor and rows.dtype != torch.bool:
+                return self._fetcher.fetch(rows if rows.is_cpu else rows.cpu())
         with self._turn, plain_torch():
-            ids = self._placed(ids)
+            ids = self._placed(rows)
             for ahead in self._ahead:
                 if ids.dtype == ahead.ids.dtype and torch.equal(ids, ahead.ids):
                     self._ahead.remove(ahead)
@@ -307,6 +318,13 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         strategies. The ids may be changed afterwards. Unused rows are dropped when their buffer is
         filled again, ``lookahead + 1`` fetches later.
         """
+        try:
+            self._begin(ids)
+        except BaseException as error:
+            _let_go_of_tickets(error)
+            raise
+
+    def _begin(self, ids: Rows) -> None:
         self._check_usable()
         if not self.lookahead:
             return
@@ -317,8 +335,6 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
 
     def close(self) -> None:
         """Free buffers, join threads, undo registrations; wait for another thread's fetch."""
-        if self._fetcher.forked:  # a thread of the parent may have held the lock
-            return
         with self._turn:
             self._ahead.clear()
             self._close()
@@ -329,6 +345,11 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     def _check_usable(self) -> None:
         if not self._close.alive:
             raise RuntimeError("the features are closed: call unified(...) again")
+        if self._torn:
+            raise RuntimeError(
+                "forked in the middle of a fetch: call unified(...) again here, or fetch in the "
+                "parent and let a loader's workers only sample"
+            )
         if is_traced():
             raise RuntimeError(
                 "rows would become constants of what is traced (torch.jit.trace, torch.export, "
@@ -356,6 +377,42 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
             self._ahead.popleft().ticket.result()
         self._started += 1
         return self._fetcher.submit(ids)
+
+
+def _let_go_of_tickets(error: BaseException | None) -> None:
+    """Free what the frames of this module's calls hold after ending with ``error``: a program that
+    keeps an interrupt's traceback, as Jupyter does, would keep a ticket, and with it a buffer."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+
+
+#: Seconds that a fork waits for another thread's fetch: in the child it would stay half done.
+FORK_PATIENCE_S = 10.0
+_in_use: weakref.WeakSet[UnifiedTensor] = weakref.WeakSet()
+_forking = threading.local()
+
+
+def _before_fork() -> None:
+    _forking.held = [x for x in tuple(_in_use) if x._turn.acquire(timeout=FORK_PATIENCE_S)]
+
+
+def _after_fork() -> None:
+    for features in _forking.held:
+        features._turn.release()
+    _forking.held = []
+
+
+def _after_fork_in_child() -> None:
+    for features in tuple(_in_use):
+        if features not in _forking.held:
+            features._turn, features._torn = threading.RLock(), True
+    _after_fork()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
+)
 
 
 def _ids_of(rows: Rows, num_rows: int) -> Tensor:

@@ -1,10 +1,12 @@
-"""What a training does around its fetches: modes, writes, moves and interrupts."""
+"""What a training does around its fetches: modes, writes, moves, interrupts and forks."""
 
 from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 import torch
+from host_paths import in_a_fork
 from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
@@ -21,7 +24,7 @@ from torch_geometric.data import Data
 import gatherbench
 from gatherbench.kernels.host_memory import HUGE_PAGE
 from gatherbench.kernels.native_threads import NativeThreads
-from gatherbench.strategies import auto
+from gatherbench.strategies import auto, unified_tensor
 from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.buffers import RowBuffer
 from gatherbench.strategies.conformance import MODES
@@ -30,6 +33,7 @@ from gatherbench.strategies.unified_tensor import UnifiedTensor
 
 TABLE = torch.randn(3000, 8, generator=torch.Generator().manual_seed(0))
 PATHS = ("aligned_zero_copy", "cpu_gather", "async_zero_copy", "auto", "all_in_gpu")
+FORK = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 # Modes of torch
@@ -358,7 +362,7 @@ def test_a_path_that_reads_memory_takes_what_lies_there(file, made):
         assert np.array_equal(features[[7, 3]].numpy(), x[[7, 3]])
 
 
-# Interrupts
+# Interrupts and forks
 
 
 class InterruptAt:
@@ -405,9 +409,10 @@ class InterruptAt:
     ],
 )
 def test_an_interrupted_fetch_leaves_the_next_ones_right(strategy, where):
+    """As of a cell in Jupyter, which keeps the traceback, and all that its frames hold."""
     x = torch.randn(2_000, 32)
     count = 5_000 if strategy == "cpu_gather" else 500  # torch gathers fewer
-    interrupts = 0
+    kept: list[BaseException] = []
     with gatherbench.unified(x, strategy, "cpu") as features:
         for number in range(1, 80):
             ids = torch.randint(0, 2_000, (count,))
@@ -415,13 +420,13 @@ def test_an_interrupted_fetch_leaves_the_next_ones_right(strategy, where):
                 with InterruptAt(f"/{where}", number):
                     features.prefetch(ids)
                     features[ids]
-            except KeyboardInterrupt:
-                interrupts += 1
+            except KeyboardInterrupt as error:
+                kept.append(error)
             for _ in range(3):
                 ids = torch.randint(0, 2_000, (count,))
                 features.prefetch(ids)
                 assert torch.equal(features[ids], x[ids]), number
-    assert interrupts, "no line of the file was run"
+    assert kept, "no line of the file was run"
 
 
 def test_a_fetch_whose_ticket_was_lost_blocks_no_later_one():
@@ -431,6 +436,62 @@ def test_a_fetch_whose_ticket_was_lost_blocks_no_later_one():
                 features._fetcher.submit(torch.arange(4))
                 gc.collect()
             assert torch.equal(features[[8]], TABLE[[8]])
+
+
+@FORK
+@pytest.mark.parametrize("strategy", ["cpu_gather", "aligned_zero_copy", "all_in_gpu"])
+def test_a_fork_while_a_thread_fetches(strategy):
+    x = torch.randn(20_000, 64)
+    features, ids = gatherbench.unified(x, strategy, "cpu"), torch.randint(0, 20_000, (5000,))
+    stop = threading.Event()
+
+    def fetch() -> None:
+        while not stop.is_set():
+            _ = features[ids]
+
+    def child() -> None:
+        assert torch.equal(features[ids[:10]], x[ids[:10]])
+        assert torch.equal(features[ids], torch.from_numpy(x.numpy()[ids.numpy()]))
+        features.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        going = pool.submit(fetch)
+        try:
+            assert [in_a_fork(child) for _ in range(5)] == ["nothing was raised"] * 5
+        finally:
+            stop.set()
+        going.result()
+    assert torch.equal(features[ids], x[ids])
+
+
+@FORK
+def test_a_fork_while_a_fetch_never_ends(monkeypatch):
+    """The child is told; it neither hangs nor finds a fetch half done."""
+    monkeypatch.setattr(unified_tensor, "FORK_PATIENCE_S", 0.05)
+    features, held, done = (
+        gatherbench.unified(TABLE, device="cpu"),
+        threading.Event(),
+        threading.Event(),
+    )
+
+    def hold() -> None:
+        with features._turn:
+            held.set()
+            done.wait(300)
+
+    def child() -> None:
+        with pytest.raises(RuntimeError, match="forked in the middle of a fetch"):
+            _ = features[[1]]
+        features.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hold)
+        held.wait()
+        try:
+            assert in_a_fork(child) == "nothing was raised"
+        finally:
+            done.set()
+    assert torch.equal(features[[1]], TABLE[[1]])
 
 
 # Secondary arguments
