@@ -22,14 +22,6 @@ STAGES = ("sample", "fetch", "train")
 #: Parts of ``train`` if several ranks train together: the exchange of gradients once all have
 #: entered, and the wait for the slowest.
 WITHIN_TRAIN = ("all_reduce", "wait")
-#: The names here of the meter's groups of threads (:mod:`gatherbench.bench.meters.threads`).
-GROUPS = {
-    "main": ["cpu_main_s"],
-    "gather": ["cpu_gather_workers_s"],
-    "sampler": ["cpu_sampler_workers_s"],
-    "torch": ["cpu_torch_pool_s"],
-    "rest": ["cpu_other_threads_s", "cpu_ended_threads_s", "cpu_meters_s"],
-}
 #: The share of an epoch below which a remainder is rounding: a predicted epoch is its stages' sum.
 ROUNDING = 1e-9
 #: Why a case has not been run, by whether the run is still going.
@@ -91,31 +83,6 @@ def cpu_seconds(run: Run) -> pd.DataFrame:
     """
     parts = run.medians[["cpu_user_s", "cpu_system_s"]].set_axis(["user", "system"], axis=1)
     return spread(run.measured["cpu_s"]).join(parts, on=SERIES)
-
-
-def thread_seconds(run: Run) -> pd.DataFrame:
-    """Return core-seconds per epoch by group of threads: medians over repeats × epochs.
-
-    Columns: :data:`SERIES`, one for each of :data:`GROUPS`, ``unused`` (the cores that the case may
-    use, times the epoch, less its use), and ``median``, ``low`` and ``high``, the quartiles of
-    the groups' sum. Empty if threads were not metered.
-    """
-    seen = run.measured
-    groups = {name: seen[group].sum(axis=1, skipna=False) for name, group in GROUPS.items()}
-    table = pd.DataFrame(groups, seen.index).dropna()
-    used = table.sum(axis=1)
-    table["unused"] = (seen["window_s"] * cores_of(run) - used).clip(lower=0)
-    medians = table.groupby(SERIES).median().dropna().reset_index()
-    return sort_series(medians.merge(spread(used)[[*SERIES, "median", "low", "high"]], on=SERIES))
-
-
-def cores_of(run: Run) -> int:
-    """Return how many cores cases may use: the least of all, the plan's threads, a bound node's."""
-    usable: int = run.env.get("cpu", {}).get("usable_cores") or 1
-    bound = set(run.ended["setup_numa_node"].dropna())
-    processors = run.env.get("numa", {}).get("processors_by_node", {})
-    nodes = [int(count) for node, count in processors.items() if float(node) in bound]
-    return min([usable, run.plan["measure"].get("threads") or usable, *nodes])
 
 
 # ---- ratios --------------------------------------------------------------------------------------

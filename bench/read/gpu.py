@@ -15,7 +15,6 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
 from gatherbench.bench.meters.pcie import DIRECTIONS
 from gatherbench.bench.meters.trust import TRUSTED
 from gatherbench.bench.read.derive import plan_order, spread
@@ -34,17 +33,6 @@ LARGEST_READS = (128, 64)
 def idle_power_w(run: Run) -> float | None:
     """Return the GPU's power with an idle process on it, W; ``None``: not measured."""
     return _of_calibration(run, "idle_power")
-
-
-def link_rate(run: Run) -> tuple[float | None, str]:
-    """Return the raw rate of the link under load, B/s each way; or ``None``, and why."""
-    gen, width = (_of_calibration(run, f"link_{x}_loaded") for x in ("gen", "width"))
-    if gen is None or width is None:
-        return None, "the calibration does not tell generation and width of the link"
-    try:
-        return raw_rate(int(gen), int(width)), ""
-    except UnknownLinkError as unknown:
-        return None, str(unknown)
 
 
 def _of_calibration(run: Run, metric: str) -> float | None:

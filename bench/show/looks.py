@@ -15,20 +15,20 @@ from typing import Any
 
 from gatherbench.stats.judge import THRESHOLD
 
-#: Name → colour on a light page (and in pictures), and on a dark one.
+#: Name → colour in pictures; a dark page inverts the lightness of its pictures.
 PALETTE = MappingProxyType(
     {
-        "blue": ("#0072B2", "#2F93D1"),
-        "orange": ("#E69F00", "#E6A31A"),
-        "green": ("#009E73", "#1FB088"),
-        "vermilion": ("#D55E00", "#E8773A"),
-        "sky": ("#56B4E9", "#6CBDEA"),
-        "purple": ("#CC79A7", "#D48DB4"),
-        "yellow": ("#D8C92C", "#E3D54A"),
-        "grey": ("#A9B0B7", "#78818B"),
-        "brown": ("#8C5A2B", "#B5814F"),
-        "navy": ("#332288", "#8A80E0"),
-        "pale": ("#D3D8DD", "#3C454F"),
+        "blue": "#0072B2",
+        "orange": "#E69F00",
+        "green": "#009E73",
+        "vermilion": "#D55E00",
+        "sky": "#56B4E9",
+        "purple": "#CC79A7",
+        "yellow": "#D8C92C",
+        "grey": "#A9B0B7",
+        "brown": "#8C5A2B",
+        "navy": "#332288",
+        "pale": "#D3D8DD",
     }
 )
 FAINT = "#666666"
@@ -69,14 +69,7 @@ RC: Any = {  # matplotlib's stubs list the allowed keys
 def explained(numbers: Collection[str]) -> str:
     """Explain the marks in these numbers: a sentence each, after a space."""
     text = "".join(numbers)
-    return "".join(f" {mark}: {what}." for mark, what in MARKS.items() if mark in text)
-
-
-def colour_of(strategy: str) -> str:
-    """Return the strategy's colour, a name of :data:`PALETTE`; a default for unknown strategies."""
-    from gatherbench.strategies.base import Strategy
-
-    return own_colour(strategy) or Strategy.colour
+    return "".join(f" {mark}: {meaning}." for mark, meaning in MARKS.items() if mark in text)
 
 
 @functools.cache
@@ -91,9 +84,16 @@ def own_colour(strategy: str) -> str | None:
     return colour if colour in PALETTE else None
 
 
+def colour_of(strategy: str) -> str:
+    """Return the strategy's colour, a name of :data:`PALETTE`; a default for unknown strategies."""
+    from gatherbench.strategies.base import Strategy
+
+    return own_colour(strategy) or Strategy.colour
+
+
 def ink(colour: str) -> str:
     """Return a palette name's colour in pictures; any other colour stays as it is."""
-    return PALETTE[colour][0] if colour in PALETTE else colour
+    return PALETTE.get(colour, colour)
 
 
 @dataclass(frozen=True, slots=True)

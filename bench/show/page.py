@@ -23,7 +23,6 @@ from gatherbench.bench.run.store import write_atomically
 from gatherbench.bench.show.answer import cautions, joined
 from gatherbench.bench.show.comparison import against
 from gatherbench.bench.show.drawing import inline, words_of
-from gatherbench.bench.show.looks import PALETTE
 from gatherbench.bench.show.provenance import borrowed, in_short, machine_of, provenance
 from gatherbench.bench.show.table import Line
 from gatherbench.bench.show.view import Shown
@@ -52,8 +51,6 @@ def write_report(
 def render_report(run: Run, base: Run | None = None, views: Sequence[Shown] | None = None) -> str:
     """Return the report's HTML; ``base``: a run to compare with; ``views``: the run's, if known."""
     shown = list(views_of(run) if views is None else views)
-    # A CSS variable for each colour of the palette.
-    pairs = (f"--{name}: light-dark({light}, {dark});" for name, (light, dark) in PALETTE.items())
     script = _text("report.js")
     page = _environment().get_template("report.html.j2")
     return page.render(
@@ -65,7 +62,7 @@ def render_report(run: Run, base: Run | None = None, views: Sequence[Shown] | No
         views=[*([] if base is None else [against(run, base)]), *shown],
         version=__version__,
         provenance=f"{borrowed(run)} {provenance(run)}",
-        style=Markup(f":root {{ {' '.join(pairs)} }}\n{_text('report.css')}"),
+        style=Markup(_text("report.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )

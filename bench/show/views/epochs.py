@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import pandas as pd
 
@@ -11,7 +10,6 @@ from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import ProfileError
 from gatherbench.bench.model.roofline import ERROR_OF_RATIOS
 from gatherbench.bench.read import derive
-from gatherbench.bench.read.axis import accuracy_over_time as scores_over_time
 from gatherbench.bench.read.derive import (
     WITHIN_TRAIN,
     baseline,
@@ -24,9 +22,8 @@ from gatherbench.bench.read.noise import no_ratio_over
 from gatherbench.bench.read.standings import standings
 from gatherbench.bench.read.standings import table as standing_table
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import quantity
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.bench.show.charts import NO_BREAK, Series, bars, drawn, over_time
+from gatherbench.bench.show.charts import NO_BREAK, bars, drawn
 from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.looks import EXCHANGE_COLOURS, STAGE_COLOURS, UNDECIDED, explained
 from gatherbench.bench.show.provenance import borrowed, cases_ended, modelled_for
@@ -36,7 +33,6 @@ from gatherbench.strategies.registry import in_words
 
 #: The paper's baseline, in words.
 NAIVE = in_words("cpu_gather", "naive")
-_NOT_SCORED = "not scored after each epoch: eval_every_epoch in [measure] does it"
 
 # ---- tables --------------------------------------------------------------------------------------
 
@@ -197,50 +193,10 @@ def speedup(run: Run) -> Chart:
     )
 
 
-def accuracy_over_time(run: Run) -> Chart | None:
-    """Draw the accuracy of each series' model over the time of its measured epochs."""
-    if not run.plan["measure"].get("eval_every_epoch"):
-        return None
-    table = scores_over_time(run)
-    families = {one: members for _, members in run.alike(sampler="") for one in members}
-    lines: dict[Series, dict[str, Any]] = {}
-    for key, series in table.groupby(SERIES[:3]):
-        workload, strategy, variant = map(str, key)
-        # Comparable workloads share their axes.
-        family = table["workload"].isin(families[workload])
-        ends, scores = series["time_s"].tolist(), series["accuracy"].tolist()
-        # A score holds from the end of its epoch; it is unknown before.
-        longest = 1.05 * table.loc[family, "time_s"].max()
-        points = list(zip([*ends, longest], [0.0, *scores], strict=True))
-        note = f"{quantity(scores[-1], 'share')} after {quantity(ends[-1], 's')}"
-        lines[workload, strategy, variant] = {"curves": {"accuracy": points}, "note": note}
-    began = int(run.plan["measure"].get("warmup_epochs", 0))
-    untimed = f" It had been trained in {began} untimed epoch{'s' * (began > 1)} before."
-    return over_time(
-        run,
-        lines,
-        "test_accuracy",
-        _NOT_SCORED,
-        {workload: str(sorted(families[workload])) for workload in run.workloads},
-        title="Test accuracy over time",
-        reading="Scored after each measured epoch, which takes no time here; medians over repeats."
-        " A step is where an epoch ended. Workloads that differ in their sampler have other"
-        " minibatches and the same axes: the one that is higher at a time is better by then."
-        + untimed
-        * bool(began),
-        quantity="test accuracy",
-        unit="share",
-        legend={"accuracy": ("test accuracy", "blue")},
-        time="time of the measured epochs",
-    )
-
-
 EPOCHS = View(
     "results",
     "How fast",
     frame=lambda run: [numbers(run), *([predictions(run)] if modelled_for(run) else [])],
-    figure=lambda run: drawn(
-        run, speedup=speedup, epoch_breakdown=epoch_breakdown, accuracy_over_time=accuracy_over_time
-    ),
+    figure=lambda run: drawn(run, speedup=speedup, epoch_breakdown=epoch_breakdown),
     note=lambda run: "" if cases_ended(run)["ok"] else "No epoch was measured.",
 )

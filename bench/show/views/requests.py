@@ -3,14 +3,8 @@ rows that a path keeps in device memory, which need not cross it."""
 
 from __future__ import annotations
 
-import pandas as pd
-
-from gatherbench.bench.meters.pcie import DIRECTIONS
-from gatherbench.bench.read.gpu import copied_ratio, link_bytes, link_rate, requests_declared
+from gatherbench.bench.read.gpu import copied_ratio, link_bytes, requests_declared
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import quantity
-from gatherbench.bench.show.charts import Points, drawn, polled
-from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.table import WHAT, Column, Table, in_plan_order
 from gatherbench.bench.show.view import View
 
@@ -76,48 +70,9 @@ def link_traffic(run: Run) -> Table:
     return Table("link-traffic", caption, columns, link_bytes(run), note=note)
 
 
-def pcie_over_time(run: Run) -> Chart | None:
-    """Draw bytes per second over the link in an epoch, each way: steady, or in bursts?"""
-    if not run.has_gpu:
-        return None
-    raw, unknown = link_rate(run)
-    reading = (
-        "Bytes of the link, headers included, between readings of the counter that the run’s"
-        " calibration trusts; payload: the rows that the loop asked for. The first polled epoch of"
-        " each series."
-    )
-    if raw is None:
-        reading += f" No raw rate of the link: {unknown}."
-    else:
-        reading += (
-            f" The scale ends at the link’s raw rate, {quantity(raw, 'B/s')} or at the"
-            " peak where that is less than a tenth of it."
-        )
-    colours = zip(DIRECTIONS, ("blue", "orange"), strict=True)
-    return polled(
-        run,
-        _rates,
-        {f"pcie_{way}": (way.replace("_", " "), colour) for way, colour in colours},
-        "B/s",
-        title="Traffic over the link during an epoch",
-        reading=reading,
-        quantity="rate",
-        roof=raw,
-    )
-
-
-def _rates(counter: pd.DataFrame) -> Points:
-    """Return the rates between readings; each holds up to its time."""
-    steps = counter[["time_s", "value"]].diff()
-    steps = steps[steps["time_s"] > 0]  # two readings with one stamp have no rate
-    rates = steps["value"] / steps["time_s"]
-    return list(zip(counter.loc[rates.index, "time_s"], rates, strict=True))
-
-
 REQUESTS = View(
     "link",
     "Over the link",
     lambda run: len(run.declared) > 0 or run.has_gpu,
     lambda run: [data_path(run), link_traffic(run)],
-    lambda run: drawn(run, pcie_over_time=pcie_over_time),
 )

@@ -14,11 +14,8 @@ from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.sampling.prepare import prepare
 from gatherbench.bench.sampling.trace import Trace
-from gatherbench.bench.show.drawing import draw
-from gatherbench.bench.show.page import render_report
 from gatherbench.datasets.store import open_dataset
 
-from ..printed import charts_of
 from ..run.fakes import measured, skipped
 
 BUFFERED = "gatherbench.bench.neighbours.mariusgnn:Buffered"
@@ -134,17 +131,3 @@ def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(plan, tmp_
     for (workload, strategy), mine in table.groupby(["workload", "strategy"]):
         seconds = epochs.xs((workload, strategy), level=("workload", "strategy")).tolist()
         assert mine["time_s"].tolist() == pytest.approx([seconds[0], sum(seconds)])
-
-    chart = charts_of(run)["accuracy_over_time"]
-    first, second = chart.panels()
-    assert first.axis == second.axis
-    assert first.values == second.values
-    alone, not_run = first.lines.to_dict("records")
-    drawn = [alone, *second.lines.to_dict("records")]
-    assert "minibatches keep to no partitions" in not_run["reason"]
-    for line, (_, mine) in zip(drawn, table.groupby(["workload", "strategy"]), strict=False):
-        assert len(line["curves"]["accuracy"]) == 3, line
-        assert line["curves"]["accuracy"][-1][0] == first.axis.top
-        assert mine["accuracy"].between(0, 1).all()
-    assert "Test accuracy over time" in render_report(run)
-    assert draw(chart).axes

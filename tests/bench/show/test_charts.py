@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.meters.threads import METRICS
-from gatherbench.bench.read.derive import GROUPS, cores_of, thread_seconds
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.drawing import EMPTY, Axis, Chart
 from gatherbench.bench.show.looks import PALETTE, colour_of
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
-from gatherbench.bench.show.views.resources import cpu_by_thread, cpu_core_seconds
+from gatherbench.bench.show.views.resources import cpu_core_seconds
 from gatherbench.strategies.registry import STRATEGIES
 
 from ..printed import charts_of, lines_of
@@ -24,7 +22,7 @@ from .gpu_rows import EIGHT
 MakeRun = Callable[..., Path]
 MakeChart = Callable[[Run], Chart]
 TWO = EIGHT[:2]
-CHARTS = (epoch_breakdown, speedup, cpu_core_seconds, cpu_by_thread)
+CHARTS = (epoch_breakdown, speedup, cpu_core_seconds)
 
 
 def bars(chart: Chart) -> dict[tuple[str, str], dict[str, Any]]:
@@ -124,10 +122,9 @@ def test_what_is_modelled_has_a_panel_and_an_axis_of_its_own(run_of):
 
 def test_pictures_of_the_gpu_are_kept_where_one_took_part(run_of):
     on_host, on_gpu = (run_of(series=TWO, backend=backend) for backend in ("host", "cuda"))
-    names = {"epoch_breakdown", "speedup", "cpu_seconds", "cpu_threads"}
+    names = {"epoch_breakdown", "speedup", "cpu_seconds"}
     assert set(charts_of(on_host)) == names
-    of_gpus = {"gpu_energy", "gpu_power", "power_over_time", "pcie_over_time"}
-    assert set(charts_of(on_gpu)) == names | of_gpus
+    assert set(charts_of(on_gpu)) == names | {"gpu_energy"}
 
 
 # ---- whiskers and marks ----------------------------------------------------------------------
@@ -182,47 +179,6 @@ def test_a_bar_has_the_marks_of_the_table(make_run):
     once = speedup(load_run(make_run("20261122-b-2", series=TWO, repeats=1)))
     assert [line["text"] for line in lines_of(once)] == ["1.00×", "1.31×?"]
     assert "?: not decided: the ratio's 95 % interval does not tell" in once.reading
-
-
-# ---- threads ---------------------------------------------------------------------------------
-
-
-def test_groups_of_threads_and_what_was_left(make_run):
-    metered = sorted(f"{metric}_s" for metric in METRICS)
-    assert sorted(metric for metrics in GROUPS.values() for metric in metrics) == metered
-    folder = make_run(series=EIGHT[:1])
-
-    def spin(row: dict[str, str]) -> None:
-        if row["metric"] == "cpu_torch_pool":
-            row["value"] = "0.12"
-
-    edit(folder, spin)
-    run = load_run(folder)
-    drawn = cpu_by_thread(run)
-    (line,) = bars(drawn).values()
-    # Fetch 1 s and train 0.5 s: the groups of written_run, of two cores for 2 s.
-    groups = {"main": 1.5, "gather": 1.0, "sampler": 0.02, "torch": 0.12, "rest": 0.06}
-    assert parts(drawn, line) == pytest.approx({**groups, "unused": 4 - 2.7})
-    assert line["text"] == "2.70 s used"
-    assert "on 2 cores" in drawn.reading
-    # More than one core has in 2 s leaves nothing of it.
-    assert set(thread_seconds(planned(run, threads=1))["unused"]) == {0.0}
-    edit(folder, keep=lambda row: row["metric"] != "cpu_main")
-    without = cpu_by_thread(load_run(folder))
-    assert [line["reason"] for line in lines_of(without)] == ["threads were not metered"]
-
-
-@pytest.mark.parametrize(
-    ("threads", "node", "cores"),
-    [(0, None, 8), (3, None, 3), (0, 1.0, 2), (1, 1.0, 1), (0, 5.0, 8)],
-)
-def test_the_cores_that_a_case_may_use(run_of, threads, node, cores):
-    run = run_of(series=TWO)
-    if node is not None:
-        run = replace(run, cases=run.cases.assign(setup_numa_node=node))
-    numa = {"processors_by_node": {"0": 6, "1": 2}}
-    env = {"cpu": {"usable_cores": 8, "model": "X"}, "numa": numa, "gpus": []}
-    assert cores_of(planned(replace(run, env=env), threads=threads)) == cores
 
 
 # ---- axes and colours ------------------------------------------------------------------------

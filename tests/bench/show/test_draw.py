@@ -14,7 +14,7 @@ from gatherbench.bench.show.drawing import Chart, draw
 from gatherbench.bench.show.looks import MODEL_HATCH, STAGE_COLOURS, ink
 from gatherbench.bench.show.view import save_all
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
-from gatherbench.bench.show.views.resources import cpu_by_thread, cpu_core_seconds
+from gatherbench.bench.show.views.resources import cpu_core_seconds
 
 from ..printed import charts_of, lines_of, without_tables
 from .gpu_rows import EIGHT
@@ -88,7 +88,7 @@ def test_of_a_wait_that_a_gpu_s_stages_overlap_only_what_they_leave_is_drawn(
     assert found == pytest.approx([drawn, fetch, 0.5])
 
 
-@pytest.mark.parametrize("make", [speedup, epoch_breakdown, cpu_core_seconds, cpu_by_thread])
+@pytest.mark.parametrize("make", [speedup, epoch_breakdown, cpu_core_seconds])
 def test_no_text_overlaps_or_leaves_the_paper(run_of, make):
     failures = {("async_zero_copy", "mps"): ("failed", "out of memory " * 20)}
     series, fixed = [*EIGHT, LONG], {"workloads": FOUR, "failures": failures, "jitter": 0.1}

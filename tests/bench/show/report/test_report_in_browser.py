@@ -108,7 +108,9 @@ CONTRAST = """element => {
     .2126 * linear(r / 255) + .7152 * linear(g / 255) + .0722 * linear(b / 255);
   const style = getComputedStyle(element);
   const page = bytes(getComputedStyle(document.body).backgroundColor);
-  const ink = bytes(element instanceof SVGElement ? style.fill : style.color);
+  const picture = element.closest("svg");
+  const inverted = picture && getComputedStyle(picture).filter.startsWith("invert(0.9)");
+  const ink = [...bytes(picture ? style.fill : style.color)].map(c => inverted ? 229.5 - .8 * c : c);
   const [a, b] = [light(ink), light(page)];
   return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
 }"""
