@@ -41,7 +41,7 @@ class Engine:
         environment: of all processes.
         command: starts the server that forks them.
         until: by :func:`time.monotonic`: the end of the time for all of them.
-        servers: how many of them import at once.
+        look: called now and then while one runs; it may raise ``TimeoutError``.
     """
 
     def __init__(
@@ -50,25 +50,23 @@ class Engine:
         environment: Mapping[str, str],
         command: tuple[str, ...] = WORKER,
         until: float = math.inf,
-        servers: int = 1,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         # There is one at a time. Outside the run's folder, kill -9 would leave them.
         self._log = folder.absolute() / "process.log"
-        self._server, self.until = ForkServer(command, environment, servers), until
+        self._server, self.until, self._look = ForkServer(command, environment), until, look
 
     def run(
         self,
         block: Block,
         timeout_s: float = math.inf,
         hear: Callable[[Record], None] = lambda _record: None,
-        look: Callable[[], None] = lambda: None,
     ) -> str | None:
         """Run the block in a process; return why it failed, in words.
 
         Args:
             timeout_s: the most time until a case has its turn, and for a case in all its turns.
             hear: gets each record of the part.
-            look: called now and then; it may raise ``TimeoutError``.
 
         Raises:
             OSError: the process found the disk full.
@@ -85,15 +83,15 @@ class Engine:
                     late = timeout_s - record["before_s"] + record["since"]
                 hear(record)
 
-        def watch() -> None:
+        def look() -> None:
             follow()
             if time.monotonic() > late:
                 raise TimeoutError
-            look()
+            self._look()
 
         try:
             until = min(self.until, block.until)
-            return _death_of(self._server.run(block, log, until, watch), log)
+            return _death_of(self._server.run(block, log, until, look), log)
         except TimeoutError as error:
             if time.monotonic() >= min(self.until, block.until):
                 raise TimeUp from None
@@ -105,13 +103,12 @@ class Engine:
         self,
         block: Block,
         timeout_s: float = math.inf,
-        progress: Callable[[str, float], None] = lambda _what, _fraction: None,
-        look: Callable[[], None] = lambda: None,
+        progress: Callable[[str, float], None] = lambda _text, _fraction: None,
     ) -> Record:
         """Return the answer of a process that prepares, checks or counts; else why it ``failed``.
 
         Args:
-            told: hears the current work, and the share of it that is done.
+            progress: hears the current work, and the share of it that is done.
         """
         block.part.unlink(missing_ok=True)
         answer: Record = {}
@@ -122,19 +119,16 @@ class Engine:
             elif record["kind"] == "answer":
                 answer.update(record)
 
-        death = self.run(block, timeout_s, hear, look=look)
+        death = self.run(block, timeout_s, hear)
         if answer and (death is None or "failed" in answer):
             return answer
         return {"failed": death or "its process ended without a word"}
 
     def prepare(
-        self,
-        block: Block,
-        progress: Callable[[str, float], None] = lambda _what, _fraction: None,
-        look: Callable[[], None] = lambda: None,
+        self, block: Block, progress: Callable[[str, float], None] = lambda _text, _fraction: None
     ) -> Ready | str:
         """Return the block's workload, ready to be measured, or why it is unavailable."""
-        answer = self.ask(block, progress=progress, look=look)
+        answer = self.ask(block, progress=progress)
         if "failed" in answer:
             dataset = block.jobs[0].case.workload.dataset
             return f"{dataset} could not be prepared: {answer['failed']}"
@@ -145,12 +139,8 @@ class Engine:
         if time.monotonic() >= self.until:
             raise TimeUp
 
-    def renew(self) -> None:
-        """End the process that forks; the next block has another."""
-        self._server.renew()
-
     def close(self) -> None:
-        """End all processes."""
+        """End the process that forks, with all that it runs; the next block has another."""
         self._server.close()
 
 

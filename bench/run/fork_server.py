@@ -2,9 +2,8 @@
 
 A case's process would spend three of its four seconds on imports. The forked ones share what a fork
 shares: the addresses of libraries in memory. These affect slightly how fast a process is, so each
-round of repeats has a server of its own; those of several rounds can import side by side. The
-standard library's server leaves behind what a process has started in sessions of its own; this one
-ends it.
+round of repeats has a server of its own. The standard library's server leaves behind what a process
+has started in sessions of its own; this one ends it.
 
 Requests and answers go over a bidirectional pipe, which is the server's standard input.
 """
@@ -23,7 +22,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -53,7 +52,6 @@ def serve_requests(work: Callable[[Any], None]) -> None:
     holds when SIGTERM ends the server, as the end of the runner does.
     """
     server, client = os.getpid(), Connection(os.dup(0))
-    client.send(server)  # all is imported
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     if sys.platform == "linux":  # orphans, such as daemons, become children of this process
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -87,9 +85,9 @@ def _end_children(grace_s: float) -> None:
         except ChildProcessError:
             return
         if not ended and time.monotonic() > until:
-            for one in psutil.Process().children(recursive=True):
+            for child in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
+                    child.kill()
         if not ended:
             time.sleep(0.01)
 
@@ -119,17 +117,12 @@ class ForkServer:
     One process at a time runs in it.
 
     Args:
-        environment: of the servers and all that they fork.
-        servers: how many start at once, the others for later rounds. All have imported before one
-            gets work, so that nothing is measured beside an import.
+        environment: of the server and all that it forks.
     """
 
-    def __init__(
-        self, command: tuple[str, ...], environment: Mapping[str, str], servers: int = 1
-    ) -> None:
+    def __init__(self, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
         self._command, self._environment = [*command, str(os.getpid())], environment
-        self._servers, self._waiting = servers, list[_Server]()
-        self._server: _Server | None = None
+        self._server: subprocess.Popen[bytes] | None = None
 
     def run(
         self, job: object, log: Path, until: float, look: Callable[[], None] = lambda: None
@@ -146,84 +139,52 @@ class ForkServer:
         Raises:
             TimeoutError: the process is still running at ``until``.
         """
-
-        def wait(server: _Server) -> None:
-            while not server.pipe.poll(max(0.0, min(until - time.monotonic(), _LOOK_S))):
+        try:
+            if self._server is None or self._server.poll() is not None:
+                self._start(log)
+            with contextlib.suppress(OSError):  # there will be no answer
+                self._pipe.send((job, str(log)))
+            while not self._pipe.poll(max(0.0, min(until - time.monotonic(), _LOOK_S))):
                 look()
                 if time.monotonic() >= until:
                     raise TimeoutError
-
-        try:
-            server = self._taken(log, wait)
-            with contextlib.suppress(OSError):  # there will be no answer
-                server.pipe.send((job, str(log)))
-            wait(server)
         except BaseException:
-            self.renew()
+            self.close()
             raise
         try:
-            status: int = server.pipe.recv()
+            status: int = self._pipe.recv()
         except (EOFError, OSError):
-            return self.renew() or 1
+            return self.close() or 1
         return status
 
-    def _taken(self, log: Path, wait: Callable[[_Server], None]) -> _Server:
-        """Return the server, or else the next of those that wait."""
-        if self._server is not None and self._server.process.poll() is None:
-            return self._server
-        self.renew()
-        self._waiting = [one for one in self._waiting if one.process.poll() is None]
-        if not self._waiting:
-            self._waiting = [self._started(log) for _ in range(self._servers)]
-            self._servers = 1  # nobody knows how many more rounds there will be
-        for server in self._waiting:
-            wait(server)
-        self._server = self._waiting.pop()
-        with contextlib.suppress(EOFError, OSError):
-            self._server.pipe.recv()
-        return self._server
-
-    def _started(self, log: Path) -> _Server:
-        mine, theirs = Pipe()
-        with log.open("a") as out, theirs:
+    def _start(self, log: Path) -> None:
+        self.close()
+        self._pipe, its_end = Pipe()
+        with log.open("a") as out, its_end:
             # The output of a library is separate from answers.
-            process = subprocess.Popen(
+            self._server = subprocess.Popen(
                 self._command,
-                stdin=theirs.fileno(),
+                stdin=its_end.fileno(),
                 stdout=out,
                 stderr=out,
                 env=self._environment,
                 start_new_session=True,
             )
-        return _Server(process, mine)
 
-    def renew(self) -> int:
-        """End the server, and all that it runs: the next job has another.
+    def close(self) -> int:
+        """End the server with all that it runs: the next job has another.
 
         Returns:
             Its exit status, 0 without a server.
         """
         server, self._server = self._server, None
-        return 0 if server is None else server.end()
-
-    def close(self) -> None:
-        """End all servers."""
-        self.renew()
-        while self._waiting:
-            self._waiting.pop().end()
-
-
-class _Server(NamedTuple):
-    process: subprocess.Popen[bytes]
-    pipe: Connection
-
-    def end(self) -> int:
-        """End it, and all that it runs; return its exit status."""
-        self.pipe.close()
-        if self.process.poll() is None:
-            self.process.terminate()
+        if server is None:
+            return 0
+        self._pipe.close()
+        if server.poll() is None:
+            server.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver may keep it alive
-            self.process.wait(KILL_S)
+            server.wait(KILL_S)
         with contextlib.suppress(ProcessLookupError):  # all have ended
-            os.killpg(self.process.pid, signal.SIGKILL)
-        return self.process.wait()
+            os.killpg(server.pid, signal.SIGKILL)
+        return server.wait()

@@ -300,7 +300,7 @@ def _start_ranks(group: Group, folder: Path) -> None:
     """
     known: dict[Workload, Ready | str] = {}
     environment = Waiting(group.hear(group.store, "waiting")).environment()
-    with closing(Engine(folder, environment)) as engine:
+    with closing(Engine(folder, environment, look=group.check)) as engine:
         while True:
             meeting = group.next_case()
             store = store_of(meeting, ANSWER_S)
@@ -309,7 +309,7 @@ def _start_ranks(group: Group, folder: Path) -> None:
             workload = job.case.workload
             if workload not in known:
                 block = Block("prepare", (replace(job, part=folder / "prepared.jsonl"),))
-                known[workload] = engine.prepare(block, look=group.check)
+                known[workload] = engine.prepare(block)
             ready = known[workload]
             say(store, f"ready{meeting.machine}", ready if isinstance(ready, str) else None)
             if isinstance(ready, str):
@@ -320,7 +320,7 @@ def _start_ranks(group: Group, folder: Path) -> None:
                 counts = folder / "counts.jsonl"
                 counts.write_text(message["counts"], encoding="utf-8")
                 job = replace(job, counts=counts)
-            death = engine.run(Block("measure", (job,)), job.measure.timeout_s, look=group.check)
+            death = engine.run(Block("measure", (job,)), job.measure.timeout_s)
             if death is not None:
                 send_parts(job, death)
 

@@ -22,7 +22,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 from pydantic import ValidationError
 
 from gatherbench.bench.meters.load import Load, Waiting
@@ -152,12 +151,8 @@ class Runner:
         self._cases_s = math.inf  # time left for cases now
         self._took: dict[tuple[str, str, str], float] = {}
         waiting = Waiting.of(self.store.env())
-        servers = 1
-        if task.device == "cuda":  # such a machine has memory and cores for those of all repeats
-            repeats = len({case.repeat for case in task.cases})
-            servers = max(1, min(repeats, (psutil.cpu_count() or 1) // 2))
         environment = waiting.environment()
-        self.engine = Engine(self.store.parts, environment, worker, self._until, servers)
+        self.engine = Engine(self.store.parts, environment, worker, self._until)
         if self._group is not None:
             self._group.say("waiting", dict(waiting.variables))
         #: A new server after a turn of each series: :mod:`gatherbench.bench.run.fork_server`.
@@ -367,7 +362,7 @@ class Runner:
         Each round has a server of its own.
         """
         if self._served >= self._round:
-            self.engine.renew()
+            self.engine.close()
             self._served = 0
         self._served += len(jobs)
         by_id = {job.case.id: job.case for job in jobs}

@@ -35,9 +35,7 @@ class Clocked:
 
     now, begun, preparing_s, told = 0.0, 0, 1000.0, 0.0
 
-    def __init__(
-        self, _folder: Path, _environ: object, _command: object, until: float, _servers: int
-    ) -> None:
+    def __init__(self, _folder: Path, _environ: object, _command: object, until: float) -> None:
         self.until = until
 
     def prepare(self, *_: Any) -> Ready:
@@ -62,8 +60,6 @@ class Clocked:
     def check_time(self) -> None:
         if Clocked.now >= self.until:
             raise TimeUp
-
-    def renew(self) -> None: ...
 
     def close(self) -> None: ...
 
