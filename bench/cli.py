@@ -12,7 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -28,7 +28,6 @@ from gatherbench.bench.commands.probe import probe
 from gatherbench.bench.commands.report import report
 from gatherbench.bench.commands.run import run
 from gatherbench.bench.commands.show import show
-from gatherbench.plugins import PluginWarning
 
 app = typer.Typer(
     name="gatherbench",
@@ -49,15 +48,13 @@ for _app, _commands in ((app, _OURS), (datasets_app, _OF_GRAPHS)):
 app.add_typer(datasets_app, name="datasets")
 
 
-_usual_warning = warnings.formatwarning
-
-
 def main() -> None:
     """Run the command line; this is the entry point of the console script."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # "?" for what it lacks would read as our mark
             stream.reconfigure(errors="backslashreplace")
-    warnings.formatwarning = _warning
+    # The source line of a warning is gatherbench's, and of no use to a user.
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     # Read when torch is loaded: its store warns of each second of a wait, and of a lost link with
     # a traceback of its own, which our error says in one line.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -68,15 +65,6 @@ def main() -> None:
             raise
         print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
         sys.exit(FAILED)
-
-
-def _warning(
-    message: Warning | str, category: type[Warning], *location: Any, **options: Any
-) -> str:
-    """Print a plug-in's warning without the source line, which is gatherbench's."""
-    if issubclass(category, PluginWarning):
-        return f"warning: {message}\n"
-    return _usual_warning(message, category, *location, **options)
 
 
 def _version(requested: bool) -> None:

@@ -435,17 +435,17 @@ def test_what_is_installed_is_measured_and_shown_with_its_package(tmp_path, monk
     )
     assert ascending / given == (5 * 4 + 8) / (5 * 4), "rows of 5 float32, and 8 B of a place each"
     env = json.loads((folder / "env.json").read_text())
-    own, graph = {"package": "own-data-path", "version": "0.1.0"}, {"package": "own-graph"}
-    assert env["plugins"]["gatherbench.strategies"] == {
-        "own_rows": own,
-        "peer_pyg": {"package": "gatherbench-peers", "version": "0.1.0"},
-    }
-    assert env["plugins"]["gatherbench.datasets"] == {"ring": {**graph, "version": "1.2"}}
+    graph = {"package": "own-graph"}
+    strategies = env["plugins"]["gatherbench.strategies"]
+    assert strategies["own_rows"] == {"package": "own-data-path", "version": "0.1.0"}
+    assert strategies["peer_pyg"] == {"package": "gatherbench-peers", "version": "0.1.0"}
+    assert env["plugins"]["gatherbench.datasets"]["ring"] == {**graph, "version": "1.2"}
     assert env["plugins"]["gatherbench.meters"] == {"windows": {**graph, "version": "1.2"}}
     assert env["libraries"]["own-data-path"] == "0.1.0"
     assert "dgl" in env["libraries"], "what a peer's package may need, installed or not"
     page = (folder / "report.html").read_text()
-    assert "own_rows (own-data-path 0.1.0), peer_pyg (gatherbench-peers 0.1.0)" in page
+    assert "own_rows (own-data-path 0.1.0), peer_" in page
+    assert "peer_pyg (gatherbench-peers 0.1.0)" in page
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import JsonOption, bad_input, fail, print_json
+from gatherbench.bench.commands.common import DeviceOption, JsonOption, bad_input, fail, print_json
 from gatherbench.outside import words_of
-from gatherbench.plugins import nearest
 
 if TYPE_CHECKING:
     import torch
@@ -21,37 +20,35 @@ WINDOW_S = 0.5
 
 
 def check(
-    what: Annotated[
+    names: Annotated[
         list[str],
         typer.Argument(
             metavar="STRATEGY | meter NAME",
             help="A name of `gatherbench list strategies`; or `meter` and a name of `list meters`.",
         ),
     ],
-    device: Annotated[
-        str, typer.Option(help="auto (a GPU if there is one), cpu or cuda.")
-    ] = "auto",
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Test each variant of a strategy with the conformance suite, or try a meter."""
+    if names[0] == "meter" and len(names) == 2:
+        return _meter(names[1], as_json)
+    if len(names) != 1:
+        fail(f"check {' '.join(names)}: expected one strategy, or `meter` and the name of one")
     import torch
 
     from gatherbench.bench.commands.execute import choose_device
     from gatherbench.strategies.registry import get, representatives
 
-    if len(what) == 2 and what[0] == "meter":
-        return _meter(what[1], as_json)
-    if len(what) != 1:
-        fail(f"check {' '.join(what)}: expected one strategy, or `meter` and the name of one")
     with bad_input(ValueError):
-        kind, torch_device = get(what[0]), torch.device(choose_device(device))
+        kind, torch_device = get(names[0]), torch.device(choose_device(device))
     lines = []
     for variant in representatives(kind):
-        verdict, why = judged(variant, torch_device)
-        values = (kind.name, variant.variant, verdict, why)
-        lines.append(dict(zip(("strategy", "variant", "verdict", "reason"), values, strict=True)))
+        verdict, reason = _judged(variant, torch_device)
+        line = {"strategy": kind.name, "variant": variant.variant}
+        lines.append({**line, "verdict": verdict, "reason": reason})
         if not as_json:
-            typer.echo(f"{kind.name} {variant.variant}: {verdict}{why and f': {why}'}")
+            typer.echo(f"{kind.name} {variant.variant}: {verdict}{reason and f': {reason}'}")
     if as_json:
         print_json(lines)
     verdicts = {line["verdict"] for line in lines}
@@ -63,26 +60,31 @@ def check(
 def _meter(name: str, as_json: bool) -> None:
     """Print a meter's readings of a window; exit with 1 if a sensor failed, 2 for unknown names."""
     from gatherbench.bench.meters.registry import METERS, PLUGINS, tried
+    from gatherbench.plugins import nearest_or_all
 
     built_in = {meter.name: meter for meter in METERS}
     with bad_input(ValueError):
         kind = built_in.get(name) or PLUGINS.load(name)
         if kind is None:
-            known = (*built_in, *PLUGINS.packages())
-            fail(f"no meter is called {name!r}; there are {', '.join(known)}{nearest(name, known)}")
+            hint = nearest_or_all(name, (*built_in, *PLUGINS.packages()))
+            fail(f"no meter is called {name!r}{hint}")
         readings = tried(kind(), WINDOW_S)
-    names = ("metric", "value", "unit", "source", "reason")
-    lines = [(r.metric, r.value, r.unit, r.source, str(r.reason or "")) for r in readings]
+    fields = ("metric", "value", "unit", "source")
+    lines = [
+        {**{field: getattr(r, field) for field in fields}, "reason": str(r.reason or "")}
+        for r in readings
+    ]
     if as_json:
-        print_json([dict(zip(names, line, strict=True)) for line in lines])
-    for metric, value, unit, source, reason in () if as_json else lines:
-        number = "" if reason else f"{value:g}" + f" {unit}" * (unit != "1")
-        typer.echo(f"{metric}: {reason or number} ({source})")
+        print_json(lines)
+    for line in () if as_json else lines:
+        unit = "" if line["unit"] == "1" else f" {line['unit']}"
+        number = line["reason"] or f"{line['value']:g}{unit}"
+        typer.echo(f"{line['metric']}: {number} ({line['source']})")
     raise typer.Exit(int(any(r.reason is not None and r.reason.kind == "failed" for r in readings)))
 
 
-def judged(variant: Strategy, device: torch.device) -> tuple[str, str]:
-    """Return the verdict, and why it is not :data:`OK`."""
+def _judged(variant: Strategy, device: torch.device) -> tuple[str, str]:
+    """Return the verdict, and the reason if it is not :data:`OK`."""
     from gatherbench.strategies.conformance import check_strategy
 
     try:

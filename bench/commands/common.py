@@ -1,14 +1,13 @@
-"""Give the commands their consoles, the options of a run's folder, and errors for bad input."""
+"""Give the commands their consoles, the options that several have, and errors for bad input."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from inspect import Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -29,26 +28,8 @@ RunArgument = Annotated[
 ResultsOption = Annotated[Path, typer.Option("--results", help="Folder that holds the runs.")]
 DEFAULT_RESULTS = Path("results")
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-
-
-def asking(question: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command whose first options are the fields of a dataclass.
-
-    The command gets an instance as its first argument.
-    """
-    options = signature(question, eval_str=True).parameters
-
-    def with_options(command: Callable[..., None]) -> Callable[..., None]:
-        def called(**values: Any) -> None:
-            command(question(**{name: values.pop(name) for name in options}), **values)
-
-        _, *others = signature(command, eval_str=True).parameters.values()
-        result: Any = called
-        result.__name__, result.__doc__ = command.__name__, command.__doc__
-        result.__signature__ = Signature([*options.values(), *others])
-        return called
-
-    return with_options
+ScaleOption = Annotated[float, typer.Option(help="Share of a generated graph's full size.")]
+DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu or cuda.")]
 
 
 def run_folder(folder: Path | None, results: Path) -> Path:
@@ -72,24 +53,18 @@ def console(stderr: bool = False, quiet: bool = False) -> Console:
 
 
 def print_table(frame: pd.DataFrame, as_json: bool) -> None:
-    """Print a frame of texts as a table, or as :func:`print_frame` does."""
+    """Print a frame of texts as a table, or as JSON: a list with an object for each line."""
     from gatherbench.bench.show.terminal import listed
 
-    if as_json:
-        print_frame(frame)
-    else:
-        console().print(listed(frame))
+    if not as_json:
+        return console().print(listed(frame))
+    cells = frame.astype(object)
+    print_json(cells.where(cells.notna(), None).to_dict("records"))
 
 
 def print_json(value: object) -> None:
     """Print a value as JSON that every reader accepts: without NaN."""
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
-
-
-def print_frame(frame: pd.DataFrame) -> None:
-    """Print a data frame as a JSON list with an object for each of its lines."""
-    cells = frame.astype(object)
-    print_json(cells.where(cells.notna(), None).to_dict("records"))
 
 
 def fail(message: str) -> NoReturn:
@@ -98,15 +73,6 @@ def fail(message: str) -> NoReturn:
     colour = False if os.environ.get("NO_COLOR") else None  # None: on a terminal
     typer.secho(f"error: {text}", err=True, fg=typer.colors.RED, color=colour)
     raise typer.Exit(BAD_INPUT)
-
-
-@contextmanager
-def writing(path: Path, option: str) -> Iterator[None]:
-    """End with exit status 2 if ``path``, which ``option`` chooses, cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        fail(f"{path}: cannot be written: {error.strerror}; choose another place with {option}")
 
 
 @contextmanager

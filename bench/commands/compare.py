@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import bad_input, console, fail
+from gatherbench.bench.commands.common import JsonOption, bad_input, console, fail
 
 
 def compare(
@@ -31,7 +31,7 @@ def compare(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 3 as soon as one case cannot be judged.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Tell whether run B is slower than run A.
 

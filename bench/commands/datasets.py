@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gatherbench.bench.commands.common import (
     JsonOption,
-    asking,
+    ScaleOption,
     bad_input,
     console,
     print_json,
@@ -21,32 +24,41 @@ from gatherbench.datasets.import_options import Import
 
 def prepare(
     name: Annotated[str, typer.Argument(help="A dataset of `gatherbench list datasets`.")],
-    scale: Annotated[float, typer.Option(help="Share of a generated graph's full size.")] = 1.0,
+    scale: ScaleOption = 1.0,
     force: Annotated[bool, typer.Option(help="Make the dataset again even if it exists.")] = False,
 ) -> None:
     """Download or generate a dataset, so that runs find it on disk."""
-    from gatherbench.bench.show.terminal import step_bar
     from gatherbench.datasets.registry import prepare_dataset
-    from gatherbench.datasets.store import DatasetError
 
-    with bad_input(DatasetError, OSError), step_bar(console(stderr=True)) as progress:
+    with _making() as progress:
         folder = prepare_dataset(name, scale, progress=progress, force=force)
     typer.echo(folder)
 
 
-@asking(Import)
-def import_(options: Import) -> None:
+def import_(**options: Any) -> None:
     """Import a graph of your own, so that plans can name it like any other dataset."""
     from gatherbench.bench.show.listing import imported_summary
-    from gatherbench.bench.show.terminal import step_bar
     from gatherbench.datasets.importers import import_graph
-    from gatherbench.datasets.store import DatasetError
 
-    with bad_input(DatasetError, OSError), step_bar(console(stderr=True)) as progress:
-        folder = import_graph(options, progress=progress)
+    with _making() as progress:
+        folder = import_graph(Import(**options), progress=progress)
     for line in imported_summary(folder):
         typer.echo(line, err=True)
     typer.echo(folder)
+
+
+# Typer reads the options of a command here: they are the fields of the dataclass.
+import_.__signature__ = signature(Import, eval_str=True)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _making() -> Iterator[Callable[[str, float], None]]:
+    """Show the progress of making a dataset; its errors end with exit status 2."""
+    from gatherbench.bench.show.terminal import step_bar
+    from gatherbench.datasets.store import DatasetError
+
+    with bad_input(DatasetError, OSError), step_bar(console(stderr=True)) as progress:
+        yield progress
 
 
 def list_graphs(as_json: JsonOption = False) -> None:
@@ -56,14 +68,14 @@ def list_graphs(as_json: JsonOption = False) -> None:
 
     with bad_input(OSError):
         table, summary = on_disk(data_root())
-        if len(table) or as_json:
-            print_table(table, as_json)
-        typer.echo(summary, err=as_json)
+    if len(table) or as_json:
+        print_table(table, as_json)
+    typer.echo(summary, err=as_json)
 
 
 def info(
     name: Annotated[str, typer.Argument(help="A dataset's name, or its folder.")],
-    scale: Annotated[float, typer.Option(help="Share of a generated graph's full size.")] = 1.0,
+    scale: ScaleOption = 1.0,
     as_json: JsonOption = False,
 ) -> None:
     """Describe a prepared dataset."""

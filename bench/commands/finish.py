@@ -5,67 +5,23 @@ All of it comes from the rows, so it can be made again: after a full disk, or fo
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from gatherbench.bench.commands.common import DEFAULT_RESULTS
 from gatherbench.bench.model.predict import is_prediction, predict
 from gatherbench.bench.model.profile import LinkProfile, ProfileError, load_profile
-from gatherbench.bench.read.tables import Run, predicted, run_in
-from gatherbench.bench.run.guards import only_one
+from gatherbench.bench.read.tables import Run, predicted
 from gatherbench.bench.run.part import StoreError
-from gatherbench.bench.run.store import RunStore, write_atomically
+from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.page import FILE_NAME, write_report
 from gatherbench.bench.show.run import render, render_all
 from gatherbench.bench.show.view import save_all
 from gatherbench.bench.show.views.registry import views_of
-
-
-def finish(store: RunStore, out: Console, err: Console) -> bool:
-    """Predict epochs for the run's profile, print the table, write pictures and report.
-
-    Returns:
-        Whether all of it was written; ``err`` gets what was not, and the command that writes it.
-
-    Raises:
-        StoreError: the rows contradict each other.
-    """
-    profile, run, complete = own_profile(store), run_in(store), True
-    if profile is not None:
-        run, complete = _predicted(run, store, profile, err)
-    complete = _as_parquet(store, err) and complete
-    return _shown(run, store, out, err, everything=False) and complete
-
-
-def predict_for(store: RunStore, profile: LinkProfile, out: Console, err: Console) -> bool:
-    """Replace a run's predictions by those for ``profile``, and show them.
-
-    Raises:
-        StoreError: the rows contradict each other, or the run is still going.
-        OSError: the predictions cannot be saved in the folder.
-    """
-    with only_one(store.folder):
-        # Refuse unreadable rows before replacing any. The lock is held here, so no run is going.
-        run = dataclasses.replace(run_in(store), going=False)
-        write_atomically(store.profile_file, profile.to_toml())
-        run, complete = _predicted(run, store, profile, err)
-        complete = _as_parquet(store, err) and complete
-    return _shown(run, store, out, err, everything=True) and complete
-
-
-def _as_parquet(store: RunStore, err: Console) -> bool:
-    """Write the tables of an ended run as Parquet, too, and return whether that worked."""
-    if store.parts.is_dir():
-        return True
-    try:
-        store.write_parquet()
-    except OSError as error:
-        again = f"gatherbench predict {shlex.quote(str(store.folder))}"
-        return _unwritten(err, again, "tables as Parquet", error)
-    return True
 
 
 def own_profile(store: RunStore) -> LinkProfile | None:
@@ -81,43 +37,55 @@ def own_profile(store: RunStore) -> LinkProfile | None:
         raise StoreError(f"{error}; this writes it anew: {remedy}") from error
 
 
-def _predicted(run: Run, store: RunStore, profile: LinkProfile, err: Console) -> tuple[Run, bool]:
-    """Return the run with new predictions for the profile, and whether they could be saved."""
-    rows, saved = predict(run, profile), True
-    try:
-        store.replace(is_prediction, rows)
-    except OSError as error:
-        remedy = f"gatherbench predict {shlex.quote(str(store.folder))}"
-        saved = _unwritten(err, remedy, "predictions", error)
-    return predicted(run, rows), saved
+def finish(
+    run: Run,
+    store: RunStore,
+    out: Console,
+    err: Console,
+    command: str = "run --resume",
+    *,
+    everything: bool = False,
+) -> bool:
+    """Predict epochs for the run's profile, print the tables, write pictures and report.
 
+    Args:
+        command: does this again, for the run's folder.
+        everything: print every table.
 
-def _shown(run: Run, store: RunStore, out: Console, err: Console, *, everything: bool) -> bool:
-    """Print tables, write pictures and report, print their places; return whether all succeeded."""
-    folder = store.folder
-    quoted = shlex.quote(str(folder))
-    complete = True
+    Returns:
+        Whether all of it was written; ``err`` gets what was not, and the command that writes it.
+
+    Raises:
+        StoreError: the rows contradict each other.
+    """
+    folder, quoted = store.folder, shlex.quote(str(store.folder))
+    complete, profile = True, own_profile(store)
+
+    @contextmanager
+    def writing(product: str) -> Iterator[None]:
+        nonlocal complete
+        try:
+            yield
+        except OSError as error:
+            complete = False
+            text = f"cannot write the {product}: {error}; every row is saved. Once this is solved"
+            err.print(Text(f"{text}, run: gatherbench {command} {quoted}"), soft_wrap=True)
+
+    if profile is not None:
+        rows = predict(run, profile)
+        run = predicted(run, rows)
+        with writing("predictions"):
+            store.replace(is_prediction, rows)
+    if not store.parts.is_dir():  # every case has ended
+        with writing("tables as Parquet"):
+            store.write_parquet()
     views = views_of(run)
     out.print(render_all(run, views) if everything else render(run))
-    try:
+    with writing("pictures"):
         save_all(views, folder / "figures")
-    except OSError as error:
-        complete = _unwritten(err, f"gatherbench show --plot {quoted}", "pictures", error)
-    report = folder / FILE_NAME
-    try:
-        write_report(run, report, views=views)
-    except OSError as error:
-        complete = _unwritten(err, f"gatherbench report {quoted}", "report", error)
-    else:
+    with writing("report"):
+        write_report(run, folder / FILE_NAME, views=views)
         is_default = folder.parent.parent == DEFAULT_RESULTS
-        command = f"gatherbench show --all {quoted * (not is_default)}".rstrip()
-        line = f"Report: {report}; more: {command}"
-        out.print(line, soft_wrap=True, highlight=False, markup=False)
+        more = f"gatherbench show --all {quoted * (not is_default)}".rstrip()
+        out.print(Text(f"Report: {folder / FILE_NAME}; more: {more}"), soft_wrap=True)
     return complete
-
-
-def _unwritten(err: Console, remedy: str, product: str, error: OSError) -> bool:
-    """Print that ``product`` is missing, and the command that makes it later; return ``False``."""
-    err.print(f"[red]cannot write the {product}:[/] {escape(str(error))}; every row is saved.")
-    err.print(f"Once this is solved, run: {escape(remedy)}", soft_wrap=True)
-    return False

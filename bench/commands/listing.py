@@ -10,23 +10,23 @@ from gatherbench.bench.commands.common import JsonOption, fail, print_json, prin
 
 
 def list_(
-    what: Annotated[
+    name: Annotated[
         str,
         typer.Argument(
+            metavar="WHAT",
             help="One of strategies, policies, datasets, plans, plan-keys, profiles, meters; or"
-            " plan-schema, a JSON Schema of plans for editors."
+            " plan-schema, a JSON Schema of plans for editors.",
         ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """List the available strategies, datasets, plans, meters, policies or profiles."""
+    from gatherbench.bench.plan.plan_file import plan_schema
     from gatherbench.bench.show.listing import LISTINGS
 
-    if what == "plan-schema":
-        from gatherbench.bench.plan.plan_file import plan_schema
-
+    if name == "plan-schema":
         return print_json(plan_schema())
-    if what not in LISTINGS:
-        problem = f"cannot list {what!r}" if what else "name what to list"
+    if name not in LISTINGS:
+        problem = f"cannot list {name!r}" if name else "name what to list"
         fail(f"{problem}: one of {', '.join([*LISTINGS, 'plan-schema'])}")
-    print_table(LISTINGS[what](), as_json)
+    print_table(LISTINGS[name](), as_json)

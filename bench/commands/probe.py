@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gatherbench.bench.commands.common import (
     FAILED,
+    DeviceOption,
     JsonOption,
     bad_input,
     console,
     fail,
-    print_frame,
     print_table,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from gatherbench.bench.model.profile import LinkProfile
-    from gatherbench.bench.probe.probe import Probed
 
 
 def probe(
@@ -29,8 +23,7 @@ def probe(
         str, typer.Option(help="Names of --list, separated by commas, instead of the usual cases.")
     ] = "",
     list_: Annotated[
-        bool,
-        typer.Option("--list", help="List the cases and what each lacks here."),
+        bool, typer.Option("--list", help="List the cases and what each lacks here.")
     ] = False,
     profile: Annotated[
         Path | None,
@@ -39,9 +32,6 @@ def probe(
             " MACHINE.toml into this folder."
         ),
     ] = None,
-    base: Annotated[
-        str, typer.Option(help="With --profile: a profile that supplies all unmeasured constants.")
-    ] = "",
     out: Annotated[
         Path | None, typer.Option(help="Folder for the files (default: a new one in probe/).")
     ] = None,
@@ -51,7 +41,7 @@ def probe(
     rounds: Annotated[
         int, typer.Option(help="Number of rounds (0: as many as --budget allows).", min=0)
     ] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: DeviceOption = "auto",
     disk: Annotated[
         str,
         typer.Option(
@@ -62,28 +52,35 @@ def probe(
     as_json: JsonOption = False,
 ) -> None:
     """Measure how fast the CPU and the GPU read rows of host memory, in one minute."""
-    if list_:
-        return print_table(_list(), as_json)
-    for wrong, message in (
-        (device not in ("auto", "cpu", "cuda"), f"--device {device}: expected auto, cpu or cuda"),
-        (
-            profile is not None and profile.suffix not in ("", ".toml"),
-            f"--profile {profile}: name a folder, or a file that ends in .toml",
-        ),
-        (base and profile is None, "--base goes with --profile FILE.toml"),
-        (profile and cases, "--profile chooses its own cases: leave --cases out"),
-    ):
-        if wrong:
-            fail(message)
-    from gatherbench.bench.model.profile import ProfileError, load_profile
-    from gatherbench.bench.probe.case import Scope
+    if device not in ("auto", "cpu", "cuda"):
+        fail(f"--device {device}: expected auto, cpu or cuda")
+    if profile is not None and profile.suffix not in ("", ".toml"):
+        fail(f"--profile {profile}: name a folder, or a file that ends in .toml")
+    if profile and cases:
+        fail("--profile chooses its own cases: leave --cases out")
+    import pandas as pd
+
+    from gatherbench.bench.probe.case import Scope, every_case
+    from gatherbench.bench.probe.probe import FEWEST_ROUNDS
     from gatherbench.bench.probe.probe import probe as measure
+    from gatherbench.bench.probe.profile import profile_of
     from gatherbench.bench.probe.rig import ProbeError, writing
     from gatherbench.bench.probe.table import table
 
-    err, screen = console(stderr=True), console(quiet=as_json)
-    with bad_input(ProbeError, ProfileError):
-        base_model, folder = load_profile(base) if base else None, disk_folder(disk)
+    if list_:
+        whens = ("probe", "--profile", "--cases")
+        lines = [
+            (
+                case.name,
+                whens[case.scope],
+                "lacks " + ", ".join(missing) if (missing := case.missing()) else "ok",
+                f"{case.unit}: {case.what}",
+            )
+            for case in every_case().values()
+        ]
+        return print_table(pd.DataFrame(lines, columns=["case", "when", "here", "what"]), as_json)
+    folder, err, screen = disk_folder(disk), console(stderr=True), console(quiet=as_json)
+    with bad_input(ProbeError):
         if profile is not None:  # before it spends a minute
             place = profile.parent if profile.suffix else profile
             with writing(place):
@@ -99,42 +96,29 @@ def probe(
                 rounds=rounds,
                 say=lambda text: err.print(text, highlight=False, markup=False, soft_wrap=True),
             )
+        except ProbeError:
+            raise
         except (MemoryError, RuntimeError) as error:
-            if isinstance(error, ProbeError):
-                raise
             err.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
             raise typer.Exit(FAILED) from error
         screen.print(result.title, highlight=False, markup=False, soft_wrap=True)
         screen.print(table(result.medians))
         if not result.facts.gpu:
             screen.print("No GPU was used: only the host was measured.")
-        screen.print(
-            f"Written: {result.folder}/probe.csv (to send in), probe.png, rows.csv", soft_wrap=True
-        )
+        written = f"{result.folder}/probe.csv (to send in), probe.png, rows.csv"
+        screen.print(f"Written: {written}", soft_wrap=True)
         if as_json:
-            print_frame(result.medians)
+            print_table(result.medians, as_json)
         if profile is not None:
-            screen.print(
-                f"Use it: gatherbench predict RUN --profile {_write(profile, result, base_model)}",
-                soft_wrap=True,
-            )
+            if result.rounds < FEWEST_ROUNDS:
+                fail(f"{result.rounds} whole rounds are too few for a profile: increase --budget")
+            file = profile if profile.suffix else profile / f"{result.facts.machine}.toml"
+            with writing(file):
+                file.write_text(profile_of(result.medians, result.facts).to_toml(), "utf-8")
+            screen.print(f"Use it: gatherbench predict RUN --profile {file}", soft_wrap=True)
     wrong_rows = result.medians["reason"].str.startswith("wrong")
     if wrong_rows.any() or not result.medians["rounds"].any():
         raise typer.Exit(FAILED)
-
-
-def _write(place: Path, result: Probed, base: LinkProfile | None) -> Path:
-    """Write the profile as the file, or into the folder; return its path."""
-    from gatherbench.bench.probe.probe import FEWEST_ROUNDS
-    from gatherbench.bench.probe.profile import profile_of
-    from gatherbench.bench.probe.rig import writing
-
-    if result.rounds < FEWEST_ROUNDS:
-        fail(f"{result.rounds} whole rounds are too few for a profile: increase --budget")
-    file = place if place.suffix else place / f"{result.facts.machine}.toml"
-    with writing(file):
-        file.write_text(profile_of(result.medians, result.facts, base).to_toml(), "utf-8")
-    return file
 
 
 def disk_folder(option: str) -> Path | None:
@@ -148,17 +132,3 @@ def disk_folder(option: str) -> Path | None:
     root = Path(option) if option else data_root().absolute()
     # A data folder that does not exist yet will be on the disk of its first existing parent.
     return next(place for place in (root, *root.parents) if place.is_dir())
-
-
-def _list() -> pd.DataFrame:
-    import pandas as pd
-
-    from gatherbench.bench.probe.case import every_case
-
-    rows = []
-    for case in every_case().values():
-        missing = case.missing()
-        here = "lacks " + ", ".join(missing) if missing else "ok"
-        option = ("probe", "--profile", "--cases")[case.scope]
-        rows.append((case.name, option, here, f"{case.unit}: {case.what}"))
-    return pd.DataFrame(rows, columns=["case", "when", "here", "what"])

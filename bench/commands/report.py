@@ -1,4 +1,4 @@
-"""`gatherbench report`: write a run as one HTML file."""
+"""`gatherbench report`: write a run's pictures, and its report as one HTML file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gatherbench.bench.commands.common import (
     ResultsOption,
     RunArgument,
     bad_input,
+    fail,
     run_folder,
-    writing,
 )
 
 
@@ -23,19 +23,26 @@ def report(
         Path | None, typer.Option(help="Folder of another run to compare with.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The file (default: report.html in the run's folder).")
+        Path | None,
+        typer.Option(help="Write only the report, as this file (default: into the run's folder)."),
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Write a run's report: one HTML file that needs no network."""
+    """Write a run's pictures, and its report: one HTML file that needs no network."""
     from gatherbench.bench.read.tables import RunError, load_run
     from gatherbench.bench.show.page import FILE_NAME, write_report
+    from gatherbench.bench.show.view import save_all
+    from gatherbench.bench.show.views.registry import views_of
 
     with bad_input(RunError):
-        place = run_folder(folder, results)
-        run = load_run(place)
+        run = load_run(run_folder(folder, results))
         base = None if against is None else load_run(against)
-        path = out or place / FILE_NAME
-        with writing(path, "--out"):
-            written = write_report(run, path, base)
-    typer.echo(written)
+        views, path = views_of(run), out or run.folder / FILE_NAME
+        try:
+            if out is None:
+                save_all(views, run.folder / "figures")
+            write_report(run, path, base, views=views)
+        except OSError as error:
+            place = error.filename or path
+            fail(f"{place}: cannot be written: {error.strerror}; choose another file with --out")
+    typer.echo(path)

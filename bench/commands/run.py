@@ -28,7 +28,7 @@ def run(
     plan: Annotated[
         str,
         typer.Argument(
-            help="A shipped plan's name or a .toml file (default: gpu-decide on a GPU, else quick)."
+            help="A shipped plan's name, a .toml file, or usual: gpu-decide on a GPU, else quick."
         ),
     ] = "",
     resume: Annotated[
@@ -43,17 +43,7 @@ def run(
     ] = "",
     budget: Annotated[
         float | None,
-        typer.Option(
-            help="Seconds to measure for, instead of the plan's budget_s; --resume measures what"
-            " is left.",
-            min=0,
-        ),
-    ] = None,
-    sensors: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of an earlier run with this GPU; its check of the sensors is used again."
-        ),
+        typer.Option(help="Seconds for the whole run, instead of the plan's budget_s.", min=0),
     ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Print only the run's folder, as the last line.")
@@ -67,41 +57,28 @@ def run(
     from gatherbench.bench.plan.plan_file import USUAL, load_plan
     from gatherbench.bench.run.launch import LaunchError, launched
 
-    out = console(quiet=quiet)
-    new_run_options: dict[str, object] = {
-        "--sensors": sensors,
-        "--device": device,
-        "--profile": profile,
-    }
-    with bad_input(LaunchError), _led(launched(os.environ)) as group:
+    with bad_input(PlanError, LaunchError), _led(launched(os.environ)) as group:
         if budget is not None and not budget < math.inf:
             fail(f"--budget {budget}: seconds are expected")
         if bool(plan) == (resume is not None):
             hint = ", not both: a resumed run keeps its own plan" if plan else ""
             fail(f"give a plan, or --resume FOLDER to complete an earlier run{hint}")
-        for option, value in new_run_options.items():
-            if resume is not None and value:
-                fail(f"{option} goes with a new run: a resumed one keeps what its plan says")
-        with bad_input(PlanError):
-            if plan and plan != USUAL:
-                load_plan(plan)  # refuse a wrong one before importing torch
+        if resume is not None and (device or profile):
+            fail("--device and --profile go with a new run: a resumed one keeps its own")
+        if plan and plan != USUAL:
+            load_plan(plan)  # refuse a wrong one before importing torch
 
         from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
+        from gatherbench.bench.model.profile import ProfileError
         from gatherbench.bench.run.part import StoreError
+        from gatherbench.datasets.dataset import DatasetError
 
-        with bad_input(BadRunError, StoreError):
+        with bad_input(BadRunError, StoreError, ProfileError, DatasetError):
             if resume is not None:
                 prepared = reopen(resume, group)
             else:
-                prepared = new_run(
-                    plan,
-                    results,
-                    device,
-                    profile=profile,
-                    sensors=sensors,
-                    group=group,
-                )
-            status = execute(prepared, out, console(stderr=True), budget)
+                prepared = new_run(plan, results, device, profile=profile, group=group)
+            status = execute(prepared, console(quiet=quiet), console(stderr=True), budget)
         if quiet:
             typer.echo(prepared.store.folder)
         raise typer.Exit(status)

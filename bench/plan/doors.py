@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gatherbench.outside import words_of
-from gatherbench.plugins import nearest
+from gatherbench.plugins import nearest_or_all
 
 if TYPE_CHECKING:
     import torch
@@ -82,8 +82,7 @@ def opened(spec: str, kind: type[T]) -> T:
     for setting in settings:
         key, equals, value = setting.partition("=")
         if key not in types or not equals:
-            hint = nearest(key, types) or f" (known: {', '.join(types) or 'none'})"
-            raise ValueError(f"{name}: no parameter {key!r}{hint}")
+            raise ValueError(f"{name}: no parameter {key!r}{nearest_or_all(key, types)}")
         try:
             values[key] = _READ[types[key]](value)
         except (KeyError, ValueError):

@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from gatherbench.bench.plan.doors import MODELS, AroundStep, OwnSampler, opened, own_model
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.plugins import nearest
+from gatherbench.plugins import nearest_or_all
 
 if TYPE_CHECKING:
     from gatherbench.strategies.base import Strategy
@@ -464,11 +464,6 @@ def largest_scale(dataset: str, scale: float, host_bytes: int, disk_bytes: int) 
         ):
             return scale
         scale /= 2
-
-
-def nearest_or_all(word: object, known: Iterable[str]) -> str:
-    """Return a hint for an unknown word: the nearest known one, or all of them."""
-    return nearest(word, known) or f" (known: {', '.join(known)})"
 
 
 def _refuse(workload: Workload, measure: Measure) -> None:

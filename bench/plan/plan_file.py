@@ -17,10 +17,9 @@ from gatherbench.bench.plan.plan import (
     PlanError,
     StrategyTable,
     WorkloadTable,
-    nearest_or_all,
 )
 from gatherbench.outside import read_text
-from gatherbench.plugins import nearest
+from gatherbench.plugins import nearest, nearest_or_all
 
 PLANS_FOLDER = Path(__file__).parent / "plans"
 STRATEGIES_FOLDER = Path(__file__).parents[2] / "strategies"

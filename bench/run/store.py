@@ -23,7 +23,6 @@ all cases are measured the parts are deleted.
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import secrets
@@ -190,12 +189,6 @@ class RunStore:
         """Write the observations of the run as a whole."""
         lines = ([getattr(row, name) for name in HEADER] for row in rows)
         write_atomically(self.calibration_file, to_csv([HEADER, *lines]))
-
-    def take_sensors(self, checked: RunStore) -> None:
-        """Take over the check of the sensors of an earlier run with the same GPU."""
-        self.sensors_file.write_bytes(read_bytes(checked.sensors_file))
-        rows = checked.calibration()
-        self.keep_calibration([dataclasses.replace(row, run_id=self.run_id) for row in rows])
 
     def samples(self) -> pd.DataFrame:
         """Return :data:`SAMPLE_COLUMNS`, without measurements that are only in parts so far."""

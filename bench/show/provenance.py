@@ -72,7 +72,7 @@ def provenance(run: Run) -> str:
         for name, of in names.items()
     ]
     turns = ", paths in turns in one process a repeat" if run.in_turns else ""
-    added = f" From other packages: {', '.join(others)}." if others else ""
+    added = f" Installed plug-ins: {', '.join(others)}." if others else ""
     return (
         f"{repeats_of(run)} × {counts[0]}, {counts[1]} dropped{turns}. Machine"
         f" {run.machine or 'unknown'}"

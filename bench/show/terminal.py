@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -108,12 +108,13 @@ def struck(cases: Iterable[tuple[str, str]], workloads: Iterable[str]) -> str:
 
 
 def progress_bar(console: Console) -> Progress:
-    """Make a bar with the current step; it disappears when it ends."""
+    """Make a bar with the current step, elapsed and remaining time; it disappears when it ends."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,

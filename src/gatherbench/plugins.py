@@ -184,6 +184,12 @@ def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
+def nearest_or_all(word: object, known: Iterable[str]) -> str:
+    """Return a hint for an unknown word: the nearest known one, or all of them."""
+    known = list(known)
+    return nearest(word, known) or f" (known: {', '.join(known) or 'none'})"
+
+
 def installing(extra: str) -> str:
     """Return the command that adds an extra, from a checkout: no registry has this package."""
     root = Path(__file__).resolve().parents[2]

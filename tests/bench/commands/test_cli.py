@@ -193,11 +193,7 @@ def test_a_folder_that_may_only_be_read_is_named_with_a_remedy(copied, monkeypat
     monkeypatch.setattr(io, "open", read_only)
     monkeypatch.setattr(builtins, "open", read_only)
     for arguments, said in (
-        (
-            ("show", "--plot", copied),
-            "figures: cannot be written: Read-only .* another place with --out",
-        ),
-        (("report", copied), r"html: cannot be written: Read-only .* another place with --out"),
+        (("report", copied), "figures.*: cannot be written: Read-only .* another file with --out"),
         (("predict", copied), "profile.toml: cannot be written: .* predict the copy"),
         (("run", "--resume", copied), "cannot be written.*copy it where you may write"),
     ):
@@ -254,7 +250,7 @@ def refused(said: str, *arguments: object) -> None:
         ("run quick --resume nowhere", "not both: a resumed run keeps its own plan"),
         ("run none.toml", "no such file"),
         ("run --resume nowhere", "not a run folder"),
-        ("run --resume nowhere --device cpu", "--device goes with a new run"),
+        ("run --resume nowhere --device cpu", "--device and --profile go with a new run"),
         ("run quick --device tpu", "auto, cpu or cuda"),
         (
             "run quick --results /dev/null/x",
@@ -262,8 +258,8 @@ def refused(said: str, *arguments: object) -> None:
         ),
         (f"run --resume {'x' * 300}", r"not a run folder \(File name too long\)"),
         (f"predict {'x' * 300}", r"not a run folder \(File name too long\)"),
-        (f"show --plot --results {'x' * 300}", "name another folder with --results"),
-        ("show --plot --results nowhere", "nowhere"),
+        (f"show --results {'x' * 300}", "name another folder with --results"),
+        ("show --results nowhere", "nowhere"),
         ("show nowhere", "nowhere"),
         ("report nowhere", "not a run folder"),
         ("list strategys", "one of strategies"),
@@ -388,7 +384,7 @@ RESTORE = "put a whole copy of it there, or measure again in a new folder: gathe
 def test_a_damaged_run_is_refused_alike_by_every_command(copied, tmp_path, damage, said):
     damage(copied)
     for command in (
-        *(("show",), ("show", "--plot"), ("predict",), ("run", "--resume"), ("compare", copied)),
+        *(("show",), ("predict",), ("run", "--resume"), ("compare", copied)),
         ("report", "--out", tmp_path / "report.html"),
     ):
         refused(said, *command, copied)

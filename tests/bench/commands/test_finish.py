@@ -16,10 +16,11 @@ from typer.testing import CliRunner, Result
 from gatherbench.bench.cli import app
 from gatherbench.bench.commands import execute, finish
 from gatherbench.bench.commands.common import CALIBRATIONS
-from gatherbench.bench.commands.execute import BadRunError, new_run
+from gatherbench.bench.commands.execute import new_run
 from gatherbench.bench.model.predict import is_prediction
-from gatherbench.bench.model.profile import DEFAULT_PROFILE, load_profile
-from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.model.profile import DEFAULT_PROFILE, ProfileError, load_profile
+from gatherbench.bench.read.tables import Run, load_run, run_in
+from gatherbench.bench.run import store as store_module
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore
 
@@ -150,9 +151,9 @@ def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder):
     ("where", "name", "status", "remedy"),
     [
         (RunStore, "replace", 1, "cannot write the predictions: .*gatherbench predict FOLDER"),
-        (finish, "write_report", 1, "cannot write the report: .*gatherbench report FOLDER"),
-        (finish, "save_all", 1, "cannot write the pictures: .*gatherbench show --plot FOLDER"),
-        (finish, "write_atomically", 2, "profile.toml: cannot be written"),
+        (finish, "write_report", 1, "cannot write the report: .*gatherbench predict FOLDER"),
+        (finish, "save_all", 1, "cannot write the pictures: .*gatherbench predict FOLDER"),
+        (store_module, "write_atomically", 2, "profile.toml: cannot be written"),
     ],
 )
 @pytest.mark.usefixtures("unreported")
@@ -171,7 +172,9 @@ def test_what_finds_no_room_says_what_makes_it_and_loses_nothing_else(
     if status == 1:
         out, err = io.StringIO(), io.StringIO()
         consoles = Console(file=out, width=200), Console(file=err, width=200)
-        assert not finish.finish(RunStore(folder), *consoles)
+        store = RunStore(folder)
+        assert not finish.finish(run_in(store), store, *consoles)
+        assert "gatherbench run --resume" in err.getvalue()
 
 
 # ---- a new run's profile -------------------------------------------------------------------------
@@ -195,5 +198,5 @@ def test_a_gpu_s_new_run_takes_its_own_calibration(tmp_path, monkeypatch):
     assert profile_of("cuda", "a100-pcie4") == "a100-pcie4"
     assert profile_of("cpu") == DEFAULT_PROFILE, "the paper's machine"
     file.write_text("name = ")
-    with pytest.raises(BadRunError, match="not valid TOML"):
+    with pytest.raises(ProfileError, match="not valid TOML"):
         profile_of("cuda")

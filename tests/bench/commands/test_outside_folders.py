@@ -64,7 +64,7 @@ def test_every_command_reads_a_folder_whatever_text_is_in_it(folder, tmp_path):
     for arguments in (
         ("show", folder),
         ("show", folder, "--json"),
-        ("show", folder, "--plot", "--out", tmp_path / "pictures"),
+        ("report", folder),
         ("report", folder, "--against", folder, "--out", page),
     ):
         status, said = told(*arguments)

@@ -150,7 +150,7 @@ def test_quick_covers_every_strategy_and_both_models():
 
 def test_a_plan_whose_datasets_can_lie_nowhere_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", "/dev/null/data")
-    with pytest.raises(BadRunError, match=r"cannot be written to \(Not a d.* set GATHERBENCH_DATA"):
+    with pytest.raises(PlanError, match=r"cannot be written to \(Not a d.* set GATHERBENCH_DATA"):
         new_run(write(tmp_path, SMALL), tmp_path / "none", "cpu")
     assert not (tmp_path / "none").exists(), "nothing has been begun"
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.commands.doctor import table_of
+from gatherbench.bench.commands import doctor as command
 from gatherbench.bench.machine.gpus import GpuInfo
 from gatherbench.bench.machine.numa import Topology
 from gatherbench.bench.meters.base import Meter, Window
@@ -189,12 +189,14 @@ def test_what_cases_of_a_probe_lack_is_named_with_them(monkeypatch):
     assert [name for name in by_name(examine()) if name.startswith("Probe")] == ["Probe"]
 
 
-def test_it_reads_at_eighty_columns():
-    out = io.StringIO()
+def test_it_reads_at_eighty_columns(monkeypatch):
     finding = Finding("GPU", "missing", "none " * 30, "much " * 30, "a remedy [with brackets]")
-    console = Console(file=out, width=80, color_system=None)
-    console.print(table_of([finding, Finding("Disk", "ok", "enough")]))
-    text = out.getvalue()
+    findings = [finding, Finding("Disk", "ok", "enough")]
+    monkeypatch.setattr(doctor, "examine", lambda: findings)
+    out = Console(file=io.StringIO(), width=80, color_system=None)
+    monkeypatch.setattr(command, "console", lambda: out)
+    command.doctor()
+    text = out.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, text.splitlines())) <= 80
     assert "remedy: a remedy [with brackets]" in text
     assert text.splitlines()[-1].strip() == "1 ok, 0 limited, 1 missing"
