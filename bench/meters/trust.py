@@ -8,11 +8,11 @@ read the first source whose ratios are within :data:`TRUSTED` both ways.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gatherbench.bench.meters.nvml_device import Link, NvmlDevice, SensorChoice
+from gatherbench.bench.meters.nvml_device import NvmlDevice, SensorChoice
 from gatherbench.bench.meters.pcie import DIRECTIONS, SOURCES, PcieSource
 from gatherbench.reason import Reason, SensorUnavailableError, unsupported
 
@@ -24,8 +24,8 @@ TRUSTED = (0.95, 1.25)
 class Copier(Protocol):
     """An object that copies a known number of bytes over the link."""
 
-    def copy(self, direction: str, seconds: float, at_half: Callable[[], None]) -> float:
-        """Copy for about ``seconds``, call ``at_half`` meanwhile, and return the copied bytes."""
+    def copy(self, direction: str, seconds: float) -> float:
+        """Copy for about ``seconds``, and return the copied bytes."""
         ...
 
 
@@ -52,11 +52,9 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class SensorCheck:
-    """Every comparison, and the link before and during the copies (``None``: unknown)."""
+    """Every comparison with a copy."""
 
     comparisons: list[Comparison] = field(default_factory=list)
-    link_idle: Link | None = None
-    link_loaded: Link | None = None
     unavailable: Reason | None = None  # why every sensor of the GPU failed
 
     @property
@@ -73,22 +71,19 @@ def calibrate(
     sources: Sequence[type[PcieSource]] = SOURCES,
 ) -> SensorCheck:
     """Compare every source with a copy of about ``seconds`` each way; sensors never raise here."""
-    idle = device.link()
-    loaded: list[Link | None] = []
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     for kind in sources:
         try:
             source = kind(device)
         except SensorUnavailableError as unavailable:
-            found += [Comparison(kind.name, d, unavailable.reason, 0.0) for d in DIRECTIONS]
+            comparisons += [Comparison(kind.name, d, unavailable.reason, 0.0) for d in DIRECTIONS]
             continue
         for direction in DIRECTIONS:
             source.begin()
-            copied = copier.copy(direction, seconds, lambda: loaded.append(device.link()))
+            copied = copier.copy(direction, seconds)
             counted = source.end().bytes[DIRECTIONS.index(direction)]
-            found.append(Comparison(kind.name, direction, counted, copied))
-    fastest = max((link for link in loaded if link), key=lambda x: (x.gen, x.width), default=None)
-    return SensorCheck(found, idle, fastest)
+            comparisons.append(Comparison(kind.name, direction, counted, copied))
+    return SensorCheck(comparisons)
 
 
 def choose(comparisons: Sequence[Comparison]) -> SensorChoice:

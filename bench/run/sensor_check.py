@@ -1,4 +1,4 @@
-"""Check a GPU before a run's first case: its link, its idle power, and which sensors to trust.
+"""Check a GPU before a run's first case: its idle power, and which sensors of its link to trust.
 
 It runs in a process of its own, like a case, and takes about half a minute. Its results are rows
 of the stage ``calibration`` and a choice, which every case receives; a resumed run keeps them. A
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import torch
 
@@ -22,7 +21,7 @@ from gatherbench.bench.run.part import CALIBRATION_STAGE as STAGE
 from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.untimed import row_of
-from gatherbench.reason import Reason, SensorUnavailableError, unsupported
+from gatherbench.reason import Reason, SensorUnavailableError
 
 #: The size of the known copies.
 COPY_MIB = 256
@@ -32,7 +31,6 @@ COPY_S = 1.0
 SETTLE_S = 3.0
 #: How long the idle GPU is observed.
 IDLE_S = SHORTEST_ENERGY_WINDOW_S
-_NO_LINK = unsupported("NVML does not describe the link", "ask lspci -vv for LnkSta")
 
 
 def torch_gpu_uuids(device: torch.device) -> tuple[str, ...]:
@@ -57,16 +55,14 @@ class PinnedCopier:
         self._pairs = {"host_to_device": (on_gpu, host), "device_to_host": (host, on_gpu)}
         self._device = device
 
-    def copy(self, direction: str, seconds: float, at_half: Callable[[], None]) -> float:
+    def copy(self, direction: str, seconds: float) -> float:
+        """Copy for about ``seconds``; return the bytes."""
         target, source = self._pairs[direction]
         begin = time.monotonic()
-        copied, halfway = 0, False
+        copied = 0
         while time.monotonic() - begin < seconds:
             target.copy_(source, non_blocking=True)
             copied += target.nbytes
-            if not halfway and time.monotonic() - begin > seconds / 2:
-                halfway = True
-                at_half()  # while the copy just queued is under way
             torch.cuda.synchronize(self._device)
         return float(copied)
 
@@ -104,13 +100,13 @@ def calibrate_gpu(
     for seen in idle_power(gpu, IDLE_S if idle_s is None else idle_s):
         emit(row_of(seen, make, STAGE))
     try:
-        found = calibrate(NvmlDevice(uuids), PinnedCopier(device, COPY_MIB << 20), COPY_S)
+        check = calibrate(NvmlDevice(uuids), PinnedCopier(device, COPY_MIB << 20), COPY_S)
     except SensorUnavailableError as unavailable:
         emit(make.missing(STAGE, "pcie_ratio", "1", "NVML", unavailable.reason))
         return SensorCheck(unavailable=unavailable.reason)
-    for row in (*compared(found, make), *link_rows(found, make)):
+    for row in compared(check, make):
         emit(row)
-    return found
+    return check
 
 
 def idle_power(gpu: GpuUnderTest, seconds: float) -> Iterator[Reading]:
@@ -120,42 +116,28 @@ def idle_power(gpu: GpuUnderTest, seconds: float) -> Iterator[Reading]:
     begin = time.monotonic()
     time.sleep(seconds)
     length_s = time.monotonic() - begin
-    text = "idle, with an open CUDA context"
     for seen in closed(meter):
         if seen.metric == "gpu_energy":
             watts = None if seen.value is None else seen.value / length_s
-            source = f"{seen.source} over {length_s:.1f} s, {text}"
+            source = f"{seen.source} over {length_s:.1f} s, idle, with an open CUDA context"
             yield Reading("idle_power", "W", watts, source, seen.reason)
-        elif seen.metric in ("gpu_power", "gpu_temperature", "gpu_clock"):
-            yield replace(seen, metric=f"idle_{seen.metric}", source=f"{seen.source}, {text}")
 
 
-def compared(found: SensorCheck, make: RowMaker) -> Iterator[Row]:
-    """Yield ratio, bytes copied and verdict of every comparison with the known copies."""
-    copies = f"copies of {COPY_MIB} MiB of pinned memory"
-    for one in found.comparisons:
-        metric = f"pcie_{one.direction}_ratio"
-        source = f"{one.source}: bytes counted for each byte copied, {copies}"
-        if isinstance(one.ratio, Reason):
-            yield make.missing(STAGE, metric, "1", source, one.ratio)
-            continue
-        trust = "trusted" if one.trusted else "untrusted"
-        yield make.ok(STAGE, metric, "1", one.ratio, f"{source}; {trust}")
-        copied = f"{one.source}: bytes copied, {copies}"
-        yield make.ok(STAGE, f"pcie_{one.direction}_copied", "B", one.copied, copied)
-
-
-def link_rows(found: SensorCheck, make: RowMaker) -> Iterator[Row]:
-    """Yield the sensors that the cases read, and the link idle and loaded."""
-    choice = found.choice
+def compared(check: SensorCheck, make: RowMaker) -> Iterator[Row]:
+    """Yield the ratio of every comparison with the known copies, and the source that cases read."""
+    for comparison in check.comparisons:
+        metric, ratio = f"pcie_{comparison.direction}_ratio", comparison.ratio
+        source = (
+            f"{comparison.source}: bytes counted for each byte copied, copies of {COPY_MIB} MiB of"
+            " pinned memory"
+        )
+        if isinstance(ratio, Reason):
+            yield make.missing(STAGE, metric, "1", source, ratio)
+        else:
+            trust = "trusted" if comparison.trusted else "untrusted"
+            yield make.ok(STAGE, metric, "1", ratio, f"{source}; {trust}")
+    choice = check.choice
     if choice.pcie_reason is None:
         yield make.ok(STAGE, "pcie_trusted", "1", 1.0, f"{choice.pcie} is read by all cases")
     else:
         yield make.missing(STAGE, "pcie_trusted", "1", "calibration", choice.pcie_reason)
-    for when, link in (("idle", found.link_idle), ("loaded", found.link_loaded)):
-        for name in ("gen", "gen_max", "width", "width_max"):
-            metric = f"link_{name}_{when}"
-            if link is None:
-                yield make.missing(STAGE, metric, "1", "NVML", _NO_LINK)
-            else:
-                yield make.ok(STAGE, metric, "1", getattr(link, name), "NVML PCIe link")

@@ -8,24 +8,19 @@ run. A run that is resumed on another machine, or at another commit, makes it an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict
 
-from pydantic import FiniteFloat, TypeAdapter
+from pydantic import TypeAdapter
 
-from gatherbench.bench.meters.base import UNITS
 from gatherbench.bench.run.group import Alone
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.store import write_atomically
-from gatherbench.outside import read_json
+from gatherbench.outside import read_bytes
 from gatherbench.strategies.base import Fetcher, SetupStep
 
-#: By the question, the fields of steps, as :func:`_fields` gives them.
-_FOUND = TypeAdapter(dict[str, list[tuple[str, str, FiniteFloat | None, str, str]]])
-_WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError)
+#: The kept file: steps by machine, commit, workload and question.
+_KEPT = TypeAdapter(dict[str, list[SetupStep]])
 
 
 def tuned_once(
@@ -38,39 +33,25 @@ def tuned_once(
     """
     if not fetcher.tuning:
         return tune()
-    file = job.tuned
-    key = f"{job.case.workload.id}: {fetcher.tuning}"
-    found = _kept(job).get(key)
-    if all(group.gathered(found is not None)) and found is not None:
-        with suppress(*_WRONG):  # the file may have been changed by others
-            return fetcher.recall([SetupStep(*step) for step in found])
-    tuned_steps = tune()
+    run, workload, kept = job.run, job.case.workload.id, _kept(job)
+    key = f"{run.machine}, {run.commit}, {workload}: {fetcher.tuning}"
+    if all(group.gathered(key in kept)):
+        return fetcher.recall(kept[key])
+    steps = tune()
     local = group.ranks.local_world if group.ranks else 1
     first = group.rank // local * local
-    steps = group.gathered([_fields(step) for step in tuned_steps])[first]
+    of_first = group.gathered([asdict(step) for step in steps])[first]
     if group.rank != first:
-        return fetcher.recall([SetupStep(*step) for step in steps])
-    if file is not None:
-        kept = {**_kept(job), key: steps}
-        write_atomically(file, json.dumps({**_made_by(job), "found": kept}, indent=1) + "\n")
-    return tuned_steps
+        return fetcher.recall([SetupStep(**step) for step in of_first])
+    if job.tuned is not None:
+        text = _KEPT.dump_json({**_kept(job), key: steps}, indent=1).decode()
+        write_atomically(job.tuned, f"{text}\n")
+    return steps
 
 
-def _fields(step: SetupStep) -> list[Any]:
-    return [step.metric, step.unit, step.value, step.source, step.reason]
-
-
-def _made_by(job: Job) -> dict[str, str]:
-    return {"machine": job.run.machine, "commit": job.run.commit}
-
-
-def _kept(job: Job) -> dict[str, list[Any]]:
-    """Return earlier processes' results, by question; empty for another machine or commit."""
-    file: Path | None = job.tuned
+def _kept(job: Job) -> dict[str, list[SetupStep]]:
+    """Return earlier processes' results; empty if the file is missing or damaged."""
     try:
-        kept = read_json(file) if file else {}
-        found = _FOUND.validate_python(kept["found"])
-        known = all(unit in UNITS for steps in found.values() for _, unit, *_ in steps)
-        return dict(found) if known and _made_by(job).items() <= kept.items() else {}
-    except _WRONG:
+        return _KEPT.validate_json(read_bytes(job.tuned)) if job.tuned else {}
+    except (OSError, ValueError):
         return {}

@@ -39,7 +39,7 @@ def test_the_trusted_source_counts_a_known_copy():
     meter = PcieMeter(GpuUnderTest(torch_gpu_uuids(this_gpu()), choice))
     copier = PinnedCopier(this_gpu(), 256 << 20)
     meter.begin()
-    copied = copier.copy("host_to_device", 1.0, lambda: None)
+    copied = copier.copy("host_to_device", 1.0)
     found = {r.metric: r for r in closed(meter)}
     counted = found["pcie_host_to_device"]
     if counted.value is None:  # the machine was too busy to read in time
