@@ -2,7 +2,7 @@
 
 The paths that can run here take turns at serving the first minibatches. Each is timed from one
 fetch to the next, fetch and training step together. The search ends by the rule that gives all
-verdicts (``auto_search.py``), at the latest after a share of the first epoch; the winner stays
+verdicts (``auto_search.py``), at the latest after :data:`LONGEST` minibatches; the winner stays
 open. Every path is exact, so the rows are always right. Nothing is kept for the next training.
 
 At most two paths are open at a time, and each holds at most one table's worth of memory.
@@ -36,9 +36,8 @@ from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.places import no_room, path_skip, reads_managed, with_index
 
-#: The search takes at most SHARE of the first epoch's minibatches, but may always take LEAST
-#: minibatches: the limit for a short epoch, and for one of unknown length.
-SHARE, LEAST = 0.25, 250
+#: The minibatches that a search may take.
+LONGEST = 250
 #: Minibatches of a turn: the WARM first ones are not timed, because they wait for rows of the
 #: previous path and for buffers that grow. TIMED ones follow.
 WARM, TIMED = 2, 3
@@ -106,14 +105,9 @@ def candidates(features: Tensor, device: torch.device) -> list[Strategy]:
     return sorted(found, key=lambda path: (path != type(path)(), path.role != "conventional"))
 
 
-def most(epoch: int) -> float:
-    """Return how many minibatches a search may take in an epoch of ``epoch``; 0: unknown."""
-    return max(LEAST, SHARE * epoch)
-
-
-def spent_by(minibatches: int, epoch: int) -> bool:
+def spent_by(minibatches: int) -> bool:
     """Tell whether too few minibatches are left for another full comparison of two paths."""
-    return minibatches + 2 * MOST * (WARM + TIMED) > most(epoch)
+    return minibatches + 2 * MOST * (WARM + TIMED) > LONGEST
 
 
 def path_words(path: Strategy) -> str:
@@ -126,13 +120,13 @@ class _Race:
     stream, for which the host waits once a turn.
 
     Attributes: ``turn``, the current one; ``found``, the outcome, once the search is over; the
-    ``minibatches`` seen so far, and those of an ``epoch`` (0: unknown); ``lasted_s`` and ``rows``,
-    seconds by the host's clock and rows so far, without pauses.
+    ``minibatches`` seen so far; ``lasted_s`` and ``rows``, seconds by the host's clock and rows so
+    far, without pauses.
     """
 
-    def __init__(self, paths: Sequence[Strategy], device: torch.device, epoch: int) -> None:
+    def __init__(self, paths: Sequence[Strategy], device: torch.device) -> None:
         self.began = self._left_at = time.perf_counter()
-        self.minibatches, self.epoch, self.lasted_s, self.rows = 0, epoch, 0.0, 0
+        self.minibatches, self.lasted_s, self.rows = 0, 0.0, 0
         self._paths = paths
         self._begin()
         self.found: Outcome[Strategy] | None = None
@@ -145,7 +139,7 @@ class _Race:
 
     def _begin(self) -> None:
         draw = random.Random(self.began)
-        self._search = search(self._paths, draw, lambda: spent_by(self.minibatches, self.epoch))
+        self._search = search(self._paths, draw, lambda: spent_by(self.minibatches))
         self.turn = next(self._search)
 
     def entered(self) -> None:
@@ -158,9 +152,9 @@ class _Race:
     def interrupted(self) -> None:
         """Restart the turn: until the next submit no training runs, and then the pipeline refills.
 
-        After :func:`most` minibatches the turn goes on instead, so that the search ends.
+        After :data:`LONGEST` minibatches the turn goes on instead, so that the search ends.
         """
-        if self.minibatches < most(self.epoch):
+        if self.minibatches < LONGEST:
             self._last, self._seen = None, 0
 
     def submit(self, rows: int, *, served: bool) -> None:
@@ -244,7 +238,7 @@ class AutoFetcher(Fetcher):
         self._submitted = 0
         self._race: _Race | None = None
         self._held: HostRegistration | None = None
-        self._begin(epoch=0)
+        self._begin()
 
     def _submit(self, ids: Tensor) -> Ticket:
         race = self._race
@@ -268,11 +262,6 @@ class AutoFetcher(Fetcher):
     def hand_over(self, rows: Tensor) -> Tensor:
         return self._serving.hand_over(rows)
 
-    def expect(self, minibatches: int) -> None:
-        if self._race is not None:
-            self._race.epoch = self._race.epoch or minibatches
-            self._race.interrupted()
-
     def begin_epoch(self) -> None:
         if self._race is not None:
             self._race.interrupted()
@@ -280,10 +269,9 @@ class AutoFetcher(Fetcher):
 
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
         """Search anew: the minibatches fetched until now were not for training."""
-        epoch = self._race.epoch if self._race else 0
         self._close()
         self.setup.clear()
-        self._begin(epoch)
+        self._begin()
         return []
 
     def check_fetched(self) -> None:
@@ -305,12 +293,12 @@ class AutoFetcher(Fetcher):
             self._held.close()
             self._held = None
 
-    def _begin(self, epoch: int) -> None:
+    def _begin(self) -> None:
         """Begin a search; no path is open yet."""
         if self.device.type == "cuda":
             with suppress(CudaCallError, ValueError):  # else each path registers it anew
                 self._held = HostRegistration(self._features, self.device.index or 0)
-        self._race = _Race(self._paths, self.device, epoch)
+        self._race = _Race(self._paths, self.device)
         self._settle()
 
     def _serve(self, path: Strategy) -> None:

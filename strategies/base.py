@@ -120,9 +120,6 @@ class Observed:
         """Drop what earlier epochs brought into memory, before an epoch that begins cold; no clock
         runs."""
 
-    def expect(self, minibatches: int) -> None:
-        """Announce the number of minibatches of an epoch before it begins, if the loop knows it."""
-
     def begin_epoch(self) -> None:
         """Begin an epoch while nothing is in flight; timed as part of the first fetch."""
 

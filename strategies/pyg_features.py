@@ -38,8 +38,7 @@ class FeatureLoader:
 
     Raises:
         TypeError: ``features`` is a plain tensor; or, while iterating, a batch is no ``Data``
-            with ``n_id``, as of a heterogeneous graph; or, for ``len``, the loader has no
-            length.
+            with ``n_id``, as of a heterogeneous graph; or, for ``len``, the loader has no length.
         ValueError: the loader's data has another number of nodes than ``features`` has rows;
             or, while iterating, a batch has features already, or the loader is an iterator that
             is used up.
@@ -54,13 +53,10 @@ class FeatureLoader:
         self.features = features
 
     def __len__(self) -> int:
-        if (length := _length(self.loader)) is None:
-            raise TypeError(f"the loader ({type(self.loader).__name__}) does not know its length")
-        return length
+        return len(self.loader)  # type: ignore[arg-type]  # which raises, if it has no length
 
     def __iter__(self) -> Iterator[Data]:
         ahead: deque[Data] = deque()
-        self.features.expect(_length(self.loader) or 0)
         batches = iter(self.loader)
         first = next(batches, None)
         if first is None:
@@ -79,14 +75,6 @@ class FeatureLoader:
     def _complete(self, batch: Data) -> Data:
         batch.x = self.features[batch.n_id]
         return batch.to(self.features.device, non_blocking=True)
-
-
-def _length(loader: Any) -> int | None:
-    """Return the number of batches of an epoch; ``None`` if the loader does not know it."""
-    try:
-        return len(loader)
-    except (TypeError, ValueError, NotImplementedError):  # PyG's and torch's loaders raise these
-        return None
 
 
 def check_batch(batch: Any) -> None:

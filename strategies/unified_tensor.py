@@ -250,11 +250,6 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         """The costs of opening (seconds, bytes registered or copied), and ``auto``'s finding."""
         return tuple(self._fetcher.setup)
 
-    def expect(self, minibatches: int) -> None:
-        """Announce the number of minibatches of an epoch, of which ``auto`` may use a share."""
-        with self._turn:
-            self._fetcher.expect(minibatches)
-
     def __len__(self) -> int:
         return int(self.shape[0])
 

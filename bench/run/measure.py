@@ -230,7 +230,6 @@ class MeasuredCase(ExitStack):
             typical: a minibatch for checks of the step, and for a path that tunes itself beside it.
         """
         session, epochs = self._session, self._session.epochs
-        self.fetcher.expect(epochs.batches)
         self._out.rows(session.group.rows(self._make))
         tuned = self._beside_training(typical)
         self._steps += tuned

@@ -48,11 +48,11 @@ class Run:
     minibatches: int
 
 
-def run(costs: Sequence[float], machine: Machine, epoch: int, seed: int) -> Run:
+def run(costs: Sequence[float], machine: Machine, seed: int) -> Run:
     """A search among paths with these true costs of a minibatch."""
     rng, draw = np.random.default_rng(seed), random.Random(seed)
     pace, burst, seen = 0.0, 0, 0
-    going = search(range(len(costs)), draw, lambda: spent_by(seen, epoch))
+    going = search(range(len(costs)), draw, lambda: spent_by(seen))
     turn = next(going)
     while True:
         timed = []

@@ -164,7 +164,7 @@ def test_a_path_made_slow_by_hand_is_never_kept(clock, place, ahead):
     with opened(*paths) as fetcher:
         assert trained(fetcher, clock).steps == 400
         assert kept(fetcher).metric in ("kept timed a", "kept timed b")
-        assert value(fetcher, "search_minibatches") <= auto.LEAST
+        assert value(fetcher, "search_minibatches") <= auto.LONGEST
 
 
 def test_equal_paths_end_level_within_the_budget(clock):
@@ -236,7 +236,7 @@ def test_what_a_loop_does_between_two_epochs_decides_nothing(clock):
 def test_a_search_ends_however_the_training_stops_and_goes(clock):
     """Epochs of one minibatch: no turn is ever whole. And several fetches a step."""
     with opened(A, SLOW) as fetcher:
-        for epoch in range(auto.LEAST + 20):
+        for epoch in range(auto.LONGEST + 20):
             run_epoch(batches(1, epoch), fetcher, Trainer(clock))
         assert fetcher._race is None
     with opened(SLOW, A) as fetcher:
@@ -246,21 +246,10 @@ def test_a_search_ends_however_the_training_stops_and_goes(clock):
         assert kept(fetcher).metric == "kept timed a"
 
 
-def test_a_share_of_the_first_epoch_is_the_most_that_it_takes():
-    assert not auto.spent_by(0, 0)
+def test_a_search_stops_before_a_comparison_that_would_exceed_its_minibatches():
     meeting = 2 * MOST * (auto.WARM + auto.TIMED)
-    assert not auto.spent_by(auto.LEAST - meeting, 0)
-    assert auto.spent_by(auto.LEAST - meeting + 1, 0)
-    assert auto.spent_by(auto.LEAST - meeting + 1, 1000)
-    assert not auto.spent_by(1000 - meeting, 4000)
-    assert auto.spent_by(1001 - meeting, 4000)
-
-
-def test_a_loader_says_how_long_its_epoch_is():
-    with opened(A, B) as fetcher:
-        fetcher.expect(4000)
-        fetcher.expect(7)
-        assert fetcher._race.epoch == 4000
+    assert not auto.spent_by(auto.LONGEST - meeting)
+    assert auto.spent_by(auto.LONGEST - meeting + 1)
 
 
 # ---- what is open --------------------------------------------------------------------------------
@@ -465,11 +454,10 @@ def test_what_was_fetched_before_the_training_is_found_out_anew(clock):
 @pytest.mark.parametrize("machine", MACHINES, ids=str)
 @pytest.mark.parametrize("field", FIELDS)
 def test_after_the_search_an_epoch_is_hardly_longer_than_with_the_best(field, machine):
-    """Mean over 20 searches on drawn times, and a share of the epoch for each."""
-    for epoch in (300, 1200):
-        runs = [run(FIELDS[field], machine, epoch, seed) for seed in range(RUNS)]
-        assert sum(one.regret for one in runs) / RUNS <= 0.03
-        assert max(one.minibatches for one in runs) <= max(auto.LEAST, auto.SHARE * epoch)
+    """Mean over 20 searches on drawn times."""
+    runs = [run(FIELDS[field], machine, seed) for seed in range(RUNS)]
+    assert sum(one.regret for one in runs) / RUNS <= 0.03
+    assert max(one.minibatches for one in runs) <= auto.LONGEST
 
 
 def test_the_first_turns_keep_the_best_beside_the_next():
