@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.kernels.memory_cgroup import available_in_cgroup
 from gatherbench.kernels.modes import plain_torch
 
 #: The size of a transparent huge page on x86-64 and on arm64 with 4 KiB base pages.
@@ -41,8 +42,7 @@ _WRITTEN_BYTES = 32 << 20
 def available_bytes() -> int:
     """Return the available bytes of host memory: ``$GATHERBENCH_MEMORY_GIB``, or the kernel's.
 
-    In both cases the process's cgroup, as in a container, limits the number.
-
+    The process's cgroup (version 2), as in a container, limits the number in both cases.
     Some virtual machines begin with little memory and get more as they use it: there the kernel
     reports the memory of now, and only the user knows how much there will be.
     """
@@ -52,6 +52,30 @@ def available_bytes() -> int:
         return there if left is None else min(there, left)
     except (ValueError, OverflowError):  # the latter for "inf"
         raise ValueError(f"{MEMORY_VARIABLE}={gib!r}: expected a number of GiB") from None
+
+
+def available_in_cgroup(
+    process: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Return the bytes that this process's cgroup and its parents leave it; ``None``: no limit.
+
+    Pages of files count as free: the kernel gives them up before it kills a process.
+    """
+    with contextlib.suppress(OSError):
+        path = re.search(r"^0::/(.*)$", process.read_text(), re.MULTILINE)
+        folder = mount / path[1] if path else mount
+        # In a container the path may be the host's, while the mount begins at this cgroup.
+        folder = folder if folder.is_dir() else mount
+        left = []
+        for group in (folder, *folder.parents):
+            if (group / "memory.max").exists() and (group / "memory.max").read_text() != "max\n":
+                files = re.findall(
+                    r"^(?:in)?active_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE
+                )
+                used = int((group / "memory.current").read_text()) - sum(map(int, files))
+                left.append(max(0, int((group / "memory.max").read_text()) - max(0, used)))
+        return min(left, default=None)
+    return None
 
 
 def empty_table(shape: tuple[int, int], dtype: torch.dtype, *, shared: bool = False) -> Tensor:

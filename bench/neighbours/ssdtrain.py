@@ -61,11 +61,7 @@ class Recompute(AroundStep):
 
 @dataclass(frozen=True)
 class ToHost(AroundStep):
-    """Moves saved tensors to host memory.
-
-    Attributes:
-        smallest: bytes of a storage; smaller ones stay.
-    """
+    """Moves saved tensors to host memory; storages below ``smallest`` bytes stay."""
 
     smallest: int = 65536
 
@@ -90,11 +86,11 @@ class _Saved:
     number: int  # in the order of saving
     source: Tensor | None  # the first saved tensor, which shows whether it has changed since
     version: int
+    ready: Any  # on a GPU the event after which its memory may be read, or written
     place: Any = None
     stored: Future[None] | None = None
     loading: Future[None] | None = None
     wanted: bool = False  # the backward pass will need it soon: stays in memory if it is there
-    ready: Any = None  # on a GPU the event after which its memory may be read, or written
 
 
 class Offload(StepContext):
@@ -115,7 +111,7 @@ class Offload(StepContext):
         self, device: torch.device, smallest_bytes: int, folder: Path | None = None
     ) -> None:
         self._on_gpu = device.type == "cuda"
-        self._device, self._smallest = device, smallest_bytes
+        self._device, self._smallest = device, max(1, smallest_bytes)
         self._staying: set[int] = set()
         self._forward = False
         self._file = None if folder is None else PieceFile(folder)
@@ -125,7 +121,7 @@ class Offload(StepContext):
             for way in ("store", "load")
         )
         self._streams = threading.local()
-        self._lock, self._tally, self._failed = threading.Lock(), _nothing(), ""
+        self._lock, self._tally, self._failed = threading.Lock(), dict.fromkeys(MOVED, 0.0), ""
         #: By storage and version; the weak reference protects its address from reuse.
         self._known: weakref.WeakValueDictionary[Any, _Saved] = weakref.WeakValueDictionary()
         self._order: list[weakref.ref[_Saved]] = []
@@ -143,8 +139,8 @@ class Offload(StepContext):
         self._refuse_lost()
 
     def counts(self) -> dict[str, float]:
-        counted, self._tally = self._tally, _nothing()
-        return counted | {"buffers": float(self._buffers.made_bytes)}
+        counts, self._tally = self._tally, dict.fromkeys(MOVED, 0.0)
+        return counts | {"buffers": float(self._buffers.made_bytes)}
 
     def close(self) -> None:
         for pool in (self._out, self._back):
@@ -167,21 +163,19 @@ class Offload(StepContext):
         if tensor.layout != torch.strided or tensor.device.type != self._device.type:
             return tensor
         storage = tensor.untyped_storage()
-        if storage.nbytes() < max(1, self._smallest) or _ident(tensor) in self._staying:
+        if storage.nbytes() < self._smallest or _ident(tensor) in self._staying:
             return tensor
         key = StorageWeakRef(storage), tensor._version  # type: ignore[no-untyped-call]
-        saved = self._known.get(key)
-        if saved is None:
-            saved = self._begin(tensor, storage)
-            self._known[key] = saved
+        if (saved := self._known.get(key)) is None:
+            saved = self._known[key] = self._begin(tensor, storage)
         return saved, tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()
 
     def _begin(self, tensor: Tensor, storage: torch.UntypedStorage) -> _Saved:
         """Start storing it in a thread."""
         memory = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
         number, nbytes = len(self._order), storage.nbytes()
-        saved = _Saved(memory, nbytes, number, tensor.detach(), tensor._version)
-        saved.ready = self._event()
+        source, version = tensor.detach(), tensor._version
+        saved = _Saved(memory, nbytes, number, source, version, self._event())
         self._order.append(weakref.ref(saved))
         self._tally["out"] += nbytes
         # A queue entry must not keep it in memory after the step has released it.
@@ -193,27 +187,23 @@ class Offload(StepContext):
         saved = reference()
         if saved is None or saved.wanted or self._failed:
             return
-        memory, source = saved.memory, saved.source
-        assert memory is not None  # it is released below, and once
-        assert source is not None
+        assert saved.memory is not None  # it is released below, and once
+        assert saved.source is not None
+        nbytes, place = saved.nbytes, None
+        give = self._buffers.give if self._file is None else self._file.places.give
         try:
-            piece = self._buffers.take(saved.nbytes)
+            place = piece = self._buffers.take(nbytes)
             with self._stream(saved.ready):
-                piece[: saved.nbytes].copy_(memory, non_blocking=True)
-            if source._version != saved.version:
+                piece[:nbytes].copy_(saved.memory, non_blocking=True)
+            if saved.source._version != saved.version:
                 raise LostActivationsError("a tensor was changed in place after it was saved")
-            place: Any = piece
             if self._file is not None:
-                try:
-                    place = self._file.write(piece, saved.nbytes)
-                finally:
-                    self._buffers.give(saved.nbytes, piece)
+                place = self._file.write(piece, nbytes)
+                self._buffers.give(nbytes, piece)
         except (OSError, RuntimeError) as error:
-            self._lose(f"storing {saved.nbytes:,} B", error)
+            self._lose(f"storing {nbytes:,} B", error)
             return
-        give = self._buffers.give if self._file is None else self._file.free
-        weakref.finalize(saved, give, saved.nbytes, place).atexit = False
-        del memory, source
+        weakref.finalize(saved, give, nbytes, place).atexit = False
         with self._lock:
             saved.place = place
             if not saved.wanted:
@@ -222,19 +212,18 @@ class Offload(StepContext):
 
     def _load(self, saved: _Saved, memory: Tensor) -> None:
         """Bring it back to ``memory`` from the buffer, or from the file."""
-        piece = saved.place
+        piece, nbytes = saved.place, saved.nbytes
         try:
             if self._file is not None:
-                piece = self._buffers.take(saved.nbytes)
-                self._file.read(piece, saved.nbytes, saved.place)
+                piece = self._buffers.take(nbytes)
+                self._file.read(piece, nbytes, saved.place)
             with self._stream(saved.ready):
-                memory.copy_(piece[: saved.nbytes], non_blocking=True)
+                memory.copy_(piece[:nbytes], non_blocking=True)
         except (OSError, RuntimeError) as error:
-            self._lose(f"bringing back {saved.nbytes:,} B", error)
+            self._lose(f"bringing back {nbytes:,} B", error)
             return
-        finally:
-            if self._file is not None and piece is not None:
-                self._buffers.give(saved.nbytes, piece)
+        if self._file is not None:
+            self._buffers.give(nbytes, piece)
         with self._lock:
             saved.memory = memory
 
@@ -248,14 +237,12 @@ class Offload(StepContext):
         if not self._on_gpu:
             yield
             return
-        own = getattr(self._streams, "own", None)
-        if own is None:
-            own = self._streams.own = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(own):
-            if ready is not None:
-                own.wait_event(ready)
+        if not hasattr(self._streams, "own"):
+            self._streams.own = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._streams.own):
+            self._streams.own.wait_event(ready)
             yield
-            own.synchronize()
+            self._streams.own.synchronize()
 
     def _unpack(self, packed: Any) -> Tensor:
         if self._forward:
@@ -265,8 +252,7 @@ class Offload(StepContext):
         saved, dtype, offset, size, stride = packed
         self._want(saved)
         for reference in reversed(self._order[max(0, saved.number - AHEAD) : saved.number]):
-            before = reference()
-            if before is not None:
+            if (before := reference()) is not None:
                 self._want(before)
         begin = time.perf_counter()
         if saved.loading is not None:
@@ -298,10 +284,6 @@ class Offload(StepContext):
         self._leaving.clear()
         if self._failed:
             raise LostActivationsError(self._failed)
-
-
-def _nothing() -> dict[str, float]:
-    return dict.fromkeys(MOVED, 0.0)
 
 
 def _ident(tensor: Tensor) -> int:

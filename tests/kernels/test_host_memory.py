@@ -3,6 +3,7 @@
 import gc
 import mmap
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from gatherbench.kernels.host_memory import (
     HUGE_PAGE,
     MEMORY_VARIABLE,
     available_bytes,
+    available_in_cgroup,
     empty_table,
     resident_copy,
 )
@@ -164,3 +166,47 @@ def test_a_machine_that_does_not_grow_is_waited_for_once(small_pieces, monkeypat
     monkeypatch.setattr(host_memory.time, "monotonic", iter(range(99)).__next__)
     assert empty_table((5, small_pieces), torch.uint8).shape == (5, small_pieces)
     assert len(asked) == 1
+
+
+def cgroup(folder: Path, path: str, *limits: tuple[object, int]) -> int | None:
+    """What is left in a cgroup at ``path``, with limits and uses from the innermost one on."""
+    (folder / "cgroup").write_text(f"5:cpu,cpuacct:/y\n0::{path}\n")
+    group = folder / "mount" / path.lstrip("/")
+    for limit, used in limits:
+        group.mkdir(parents=True, exist_ok=True)
+        (group / "memory.max").write_text(f"{limit}\n")
+        (group / "memory.current").write_text(f"{used}\n")
+        (group / "memory.stat").write_text("anon 550\ninactive_file 100\nactive_file 50\n")
+        group = group.parent
+    return available_in_cgroup(folder / "cgroup", folder / "mount")
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [
+        ([(1000, 700)], 1000 - (700 - 150)),  # pages of files are given up
+        ([(300, 700)], 0),  # above its limit, as while it is being lowered
+        ([(1000, 120)], 1000),  # most of its pages are of files
+        ([(1000, 700), (800, 600)], 350),  # the narrowest of those above counts
+        ([("max", 7)], None),
+        ([("max", 7), (900, 250)], 800),
+    ],
+)
+def test_what_a_cgroup_leaves(limits, left, tmp_path):
+    assert cgroup(tmp_path, "/a/b", *limits) == left
+
+
+def test_in_a_container_the_mount_begins_with_its_own_cgroup(tmp_path):
+    cgroup(tmp_path, "/", (1000, 700))
+    (tmp_path / "cgroup").write_text("0::/docker/1f2e\n")
+    assert available_in_cgroup(tmp_path / "cgroup", tmp_path / "mount") == 450
+    assert available_in_cgroup(tmp_path / "nothing", tmp_path) is None
+
+
+def test_no_more_is_available_than_the_cgroup_leaves(monkeypatch):
+    monkeypatch.setattr(host_memory, "available_in_cgroup", lambda: 5 << 20)
+    assert host_memory.available_bytes() == 5 << 20
+    monkeypatch.setenv(host_memory.MEMORY_VARIABLE, "100")
+    assert host_memory.available_bytes() == 5 << 20
+    monkeypatch.setattr(host_memory, "available_in_cgroup", lambda: None)
+    assert host_memory.available_bytes() == 100 << 30
