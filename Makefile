@@ -140,7 +140,7 @@ probe: $(READY) ## a minute: GB/s of random rows of host memory, by a GPU or the
 	$(PY) -m gatherbench probe
 
 calibrate: $(READY) ## measure this machine's constants for the link model, with a GPU or without (into calibration/ or OUT=)
-	$(PY) -m gatherbench probe --profile $(if $(filter file,$(origin OUT)),calibration,$(OUT)) $(if $(filter command% env%,$(origin BUDGET)),--budget $(BUDGET))
+	timeout -k 10 $$(($(if $(filter file,$(origin BUDGET)),300,$(BUDGET)) + 30)) $(PY) -m gatherbench probe --profile $(if $(filter file,$(origin OUT)),calibration,$(OUT)) $(if $(filter command% env%,$(origin BUDGET)),--budget $(BUDGET))
 
 clean: ## remove the environment, caches and build outputs (never results)
 	rm -rf .venv $(REHEARSAL) .carry build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .regress

@@ -9,7 +9,6 @@ import typer
 
 from gatherbench.bench.commands.common import (
     FAILED,
-    DeviceOption,
     JsonOption,
     bad_input,
     console,
@@ -38,22 +37,9 @@ def probe(
     budget: Annotated[
         float, typer.Option(help="Seconds for all (0: 60, or 300 with --profile on a GPU).", min=0)
     ] = 0,
-    rounds: Annotated[
-        int, typer.Option(help="Number of rounds (0: as many as --budget allows).", min=0)
-    ] = 0,
-    device: DeviceOption = "auto",
-    disk: Annotated[
-        str,
-        typer.Option(
-            help="Folder whose disk is timed with a temporary file of up to 1 GiB"
-            " (default: the data folder; none: no disk)."
-        ),
-    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Measure how fast the CPU and the GPU read rows of host memory, in one minute."""
-    if device not in ("auto", "cpu", "cuda"):
-        fail(f"--device {device}: expected auto, cpu or cuda")
     if profile is not None and profile.suffix not in ("", ".toml"):
         fail(f"--profile {profile}: name a folder, or a file that ends in .toml")
     if profile and cases:
@@ -61,7 +47,6 @@ def probe(
     import pandas as pd
 
     from gatherbench.bench.probe.case import Scope, every_case
-    from gatherbench.bench.probe.probe import FEWEST_ROUNDS
     from gatherbench.bench.probe.probe import probe as measure
     from gatherbench.bench.probe.profile import profile_of
     from gatherbench.bench.probe.rig import ProbeError, writing
@@ -79,7 +64,7 @@ def probe(
             for case in every_case().values()
         ]
         return print_table(pd.DataFrame(lines, columns=["case", "when", "here", "what"]), as_json)
-    folder, err, screen = disk_folder(disk), console(stderr=True), console(quiet=as_json)
+    err, screen = console(stderr=True), console(quiet=as_json)
     with bad_input(ProbeError):
         if profile is not None:  # before it spends a minute
             place = profile.parent if profile.suffix else profile
@@ -90,10 +75,7 @@ def probe(
                 out,
                 names=tuple(filter(None, cases.split(","))),
                 scope=Scope.PROFILE if profile else Scope.MINUTE,
-                device=device,  # type: ignore[arg-type]
-                disk=folder,
                 budget_s=budget,
-                rounds=rounds,
                 say=lambda text: err.print(text, highlight=False, markup=False, soft_wrap=True),
             )
         except ProbeError:
@@ -110,25 +92,16 @@ def probe(
         if as_json:
             print_table(result.medians, as_json)
         if profile is not None:
-            if result.rounds < FEWEST_ROUNDS:
-                fail(f"{result.rounds} whole rounds are too few for a profile: increase --budget")
             file = profile if profile.suffix else profile / f"{result.facts.machine}.toml"
             with writing(file):
                 file.write_text(profile_of(result.medians, result.facts).to_toml(), "utf-8")
-            screen.print(f"Use it: gatherbench predict RUN --profile {file}", soft_wrap=True)
+            text = f"Use it: gatherbench predict RUN --profile {file}"
+            if not result.facts.gpu:
+                text = (
+                    f"Written: {file}. It has no constants of a GPU and its link: measure on a"
+                    " machine with a GPU, or copy them from a profile (gatherbench list profiles)"
+                )
+            screen.print(text, soft_wrap=True)
     wrong_rows = result.medians["reason"].str.startswith("wrong")
     if wrong_rows.any() or not result.medians["rounds"].any():
         raise typer.Exit(FAILED)
-
-
-def disk_folder(option: str) -> Path | None:
-    """Return the folder whose disk is timed, by default the data folder; ``none``: no disk."""
-    from gatherbench.datasets.store import data_root
-
-    if option == "none":
-        return None
-    if option and not Path(option).is_dir():
-        fail(f"--disk {option}: no such folder; name a folder on the disk, or none")
-    root = Path(option) if option else data_root().absolute()
-    # A data folder that does not exist yet will be on the disk of its first existing parent.
-    return next(place for place in (root, *root.parents) if place.is_dir())

@@ -11,7 +11,6 @@ it, ``--cases gpu_zeros`` measures it.
 from __future__ import annotations
 
 import importlib
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -24,7 +23,7 @@ from gatherbench.bench.probe.rig import Observation, Rig
 from gatherbench.bench.read.points import Point
 from gatherbench.kernels.cuda_calls import HOW_TO_INSTALL
 from gatherbench.kernels.managed_memory import managed_refusal
-from gatherbench.reason import Reason, unsupported
+from gatherbench.reason import Reason
 
 
 class Scope(IntEnum):
@@ -48,7 +47,7 @@ class Case:
         unit, what: the unit of the amount that is timed or counted, and a description of it.
         needs: the names in :data:`NEEDS` of what the case requires.
         scope: the smallest that includes the case; ``NAMED``: only when it is named.
-        make_points: gives the points to measure, from the case's name.
+        points: gives the points of a scope to measure, from the case's name.
         run: measures a point once; all preparation is complete before it starts timing.
     """
 
@@ -57,12 +56,8 @@ class Case:
     what: str
     needs: tuple[str, ...]
     scope: Scope
-    make_points: Points
+    points: Points
     run: Run
-
-    def points(self, rig: Rig, scope: Scope) -> Sequence[Point]:
-        """Return the points that a probe of this scope measures."""
-        return self.make_points(self.name, rig, scope)
 
     def missing(self) -> dict[str, Reason]:
         """Return what the case needs and this machine lacks, with the reasons."""
@@ -92,7 +87,7 @@ def case(
 
 def every_case() -> Mapping[str, Case]:
     """Return all cases by name, in the order of their files."""
-    for module in ("host", "gathers", "gpu", "counted"):
+    for module in ("host", "gathers", "gpu"):
         importlib.import_module(f"gatherbench.bench.probe.{module}")
     return MappingProxyType(_CASES)
 
@@ -105,11 +100,9 @@ def _gpu() -> Reason | None:
 
 
 def _compiler() -> Reason | None:
-    try:
-        if find_spec("cuda.core") is not None:
-            return None
-    except ImportError:  # no package "cuda"
-        pass
+    # The package "cuda" may be missing as a whole, which find_spec of a part of it cannot tell.
+    if find_spec("cuda") is not None and find_spec("cuda.core") is not None:
+        return None
     cause = "no NVRTC (cuda-core): kernels cannot be compiled on this machine"
     return Reason("not_installed", cause, HOW_TO_INSTALL)
 
@@ -119,19 +112,9 @@ def _managed() -> Reason | None:
     return None if _gpu() else managed_refusal(torch.cuda.current_device())
 
 
-def _ncu() -> Reason | None:
-    return None if ncu_program() else unsupported("ncu is not installed", "install Nsight Compute")
-
-
-def ncu_program() -> str | None:
-    """Return the path of Nsight Compute: from PATH, else from its usual folder."""
-    return shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
-
-
 #: Each possible need of a case, with a function that gives the reason why this machine lacks it.
 NEEDS: dict[str, Callable[[], Reason | None]] = {
     "gpu": _gpu,
     "compiler": _compiler,
     "managed": _managed,
-    "ncu": _ncu,
 }

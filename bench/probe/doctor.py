@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import shutil
 import time
+import tomllib
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -37,7 +38,7 @@ from gatherbench.bench.meters.nvml_device import (
 from gatherbench.bench.meters.pcie import SOURCES
 from gatherbench.bench.meters.rapl import MIN_WINDOW_S
 from gatherbench.bench.meters.registry import open_meters
-from gatherbench.bench.probe.case import Case, every_case
+from gatherbench.bench.probe.case import every_case
 from gatherbench.datasets.store import data_root
 from gatherbench.kernels.cuda_calls import driver_shortage
 from gatherbench.kernels.read_engines import open_engine
@@ -45,6 +46,8 @@ from gatherbench.plugins import installing
 from gatherbench.reason import Reason, SensorUnavailableError
 
 GIB = 2**30
+#: What is lost where a check is not ok, and its remedy, by the check's name.
+TEXTS = tomllib.loads(Path(__file__).with_name("doctor.toml").read_text("utf-8"))
 #: Seconds that each meter measures: 20 % longer than the shortest window that RAPL allows.
 WINDOW_S = 1.2 * MIN_WINDOW_S
 
@@ -75,107 +78,91 @@ def examine() -> list[Finding]:
     except SensorUnavailableError as unavailable:
         gpus = unavailable.reason
     host_findings = _host([] if isinstance(gpus, Reason) else gpus)
-    return [*_gpu(gpus), *host_findings, *_cases(every_case().values()), *examine_meters()]
+    return [*_gpu(gpus), *host_findings, *_cases(), *examine_meters()]
 
 
-def _judged(name: str, fine: bool, detail: str, lost: str, remedy: str) -> Finding:
+def _judged(name: str, fine: bool, detail: str, remedy: str = "") -> Finding:
     """Return a finding that is ``ok``, or ``limited`` with what is lost."""
-    return Finding(name, "ok", detail) if fine else Finding(name, "limited", detail, lost, remedy)
+    if fine:
+        return Finding(name, "ok", detail)
+    texts = TEXTS[name]
+    return Finding(name, "limited", detail, texts["lost"], remedy or texts["remedy"])
 
 
-def _missing(name: str, reason: Reason, lost: str) -> Finding:
+def _missing(name: str, reason: Reason, lost: str = "") -> Finding:
+    lost = lost or TEXTS[name]["lost"]
     return Finding(name, "missing", reason.cause, lost, reason.remedy or "none is known")
 
 
 def _gpu(gpus: Sequence[GpuInfo] | Reason) -> Iterator[Finding]:
     if isinstance(gpus, Reason):
-        lost = "transfers to a GPU, bytes over the link and energy of the GPU cannot be measured"
-        yield _missing("GPU", gpus, lost)
+        yield _missing("GPU", gpus)
         return
     gpu, several = gpus[0], f", the first of {len(gpus)}" * (len(gpus) > 1)
     memory = f", {_size(gpu.memory_bytes)}" if gpu.memory_bytes else ""
     yield Finding("GPU", "ok", f"{gpu.name}{memory}{several}")
     shortage = driver_shortage()
     served = f"driver {gpu.driver or 'unknown'}, CUDA up to {gpu.cuda_driver or 'unknown'}"
-    yield _judged("Driver", not shortage, served, "kernels cannot be launched", shortage)
+    yield _judged("Driver", not shortage, served, shortage)
     # The generation drops while the GPU idles, so only the width is judged.
     width, lanes = gpu.link_width_current, gpu.link_width_max
     link = f"generation {gpu.link_gen_current} of {gpu.link_gen_max}, width x{width} of x{lanes}"
-    lost = "the link uses only some of its lanes, so every transfer is slower"
-    remedy = "reseat the card or change the slot; lspci -vv on the host shows LnkSta"
-    yield _judged("PCIe link", None not in (width, lanes) and width == lanes, link, lost, remedy)
+    yield _judged("PCIe link", None not in (width, lanes) and width == lanes, link)
 
 
 def _host(gpus: Sequence[GpuInfo]) -> Iterator[Finding]:
     memory, cpu = describe_memory(), describe_cpu()
     pages = memory["transparent_huge_pages"]
-    lost = "random rows cost page-table walks: gathers by the CPU are slower"
-    remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root"
-    fine = pages in ("always", "madvise")
-    yield _judged("Huge pages", fine, f"transparent: {pages}", lost, remedy)
+    yield _judged("Huge pages", pages in ("always", "madvise"), f"transparent: {pages}")
 
-    free, limit = (
-        psutil.virtual_memory().available,
-        memory["container_limit"] or memory["total"],
-    )
+    free = psutil.virtual_memory().available
+    limit = memory["container_limit"] or memory["total"]
     detail = f"{_size(free)} of {_size(memory['total'])} free"
     if limit < memory["total"]:
         detail += f", the container is limited to {_size(limit)}"
-    lost = "feature tables of a few GiB do not fit: large graphs need a smaller scale"
-    remedy = "free memory, or plan with a lower scale"
-    yield _judged("Memory", min(free, limit) >= 8 * GIB, detail, lost, remedy)
+    yield _judged("Memory", min(free, limit) >= 8 * GIB, detail)
 
     graphs = data_root().absolute()
     data_disk = next(folder for folder in (graphs, *graphs.parents) if folder.exists())
     free, free_here = (shutil.disk_usage(folder).free for folder in (data_disk, Path.cwd()))
     detail = f"{_size(free)} free for graphs ({graphs}), {_size(free_here)} for results"
-    remedy = "free space, or set GATHERBENCH_DATA to a folder on a larger disk"
-    lost = "large graphs cannot be written"
-    yield _judged("Disk", free >= 10 * GIB, f"{detail} (current folder)", lost, remedy)
+    yield _judged("Disk", free >= 10 * GIB, f"{detail} (current folder)")
 
     engine, reason = open_engine("io_uring", 1)
     engine.close()
-    lost = "a thread waits for each read of a table on disk, which costs the CPU more"
     remedy = f"{installing('disk')}; let a container's profile allow io_uring_setup"
-    yield _judged("Disk reads", not reason, reason or "io_uring", lost, remedy)
+    yield _judged("Disk reads", not reason, reason or "io_uring", remedy)
 
     nodes, numa = cpu["numa_nodes"] or 1, describe_numa([gpu.numa_node for gpu in gpus])
-    lost = "a table on another node is read over the link between sockets, and times are noisy"
-    remedy = "run numactl --cpunodebind=N --membind=N gatherbench …, with the GPU's node if any"
     detail = f"nodes: {nodes}; {numa['binding']}"
-    yield _judged("NUMA", nodes == 1 or numa["bound"], detail, lost, remedy)
+    yield _judged("NUMA", nodes == 1 or numa["bound"], detail)
 
     governor = cpu["scaling_governor"]
     detail = f"governor: {governor or 'not visible (common in a VM)'}"
-    lost = "the clock varies: times of short epochs are noisy"
-    remedy = "cpupower frequency-set -g performance, as root"
-    yield _judged("CPU clock", governor in (None, "performance"), detail, lost, remedy)
+    yield _judged("CPU clock", governor in (None, "performance"), detail)
 
     load = Load.now()
     detail = str(load) if load.busy else f"idle (load average {load.average:.1f})"
-    lost = "epochs take longer and differ more; a run lets its threads wait passively"
-    yield _judged("Load", not load.busy, detail, lost, "end the other work, or wait for it")
+    yield _judged("Load", not load.busy, detail)
 
     versions = library_versions()
     installed = (f"{name} {version}" for name, version in versions.items() if version)
     yield Finding("Libraries", "ok", ", ".join(installed))
     if not versions.get("ogb"):
-        absent = Reason("not_installed", "not installed", installing("ogb"))
-        yield _missing("ogb (extra)", absent, "ogbn-* graphs cannot be prepared")
+        yield _missing("ogb (extra)", Reason("not_installed", "not installed", installing("ogb")))
 
 
-def _cases(cases: Collection[Case]) -> Iterator[Finding]:
+def _cases() -> Iterator[Finding]:
     """Give the number of cases that can be measured, then each missing need with its cases."""
-    names, reasons = defaultdict[str, list[str]](list), dict[str, Reason]()
-    for case in cases:
+    names, reasons, cases = defaultdict[str, list[str]](list), dict[str, Reason](), every_case()
+    for case in cases.values():
         for need, reasons[need] in case.missing().items():
             names[need].append(case.name)
-    count = len({case.name for case in cases}.difference(*names.values()))
+    count = len(cases.keys() - {name for lacking in names.values() for name in lacking})
     yield Finding("Probe", "ok", f"{count} cases can be measured (gatherbench probe --list)")
     for need, lacking in names.items():
-        yield _missing(
-            f"Probe: {need}", reasons[need], f"these cases are skipped: {', '.join(lacking)}"
-        )
+        lost = f"these cases are skipped: {', '.join(lacking)}"
+        yield _missing(f"Probe: {need}", reasons[need], lost)
 
 
 def examine_meters() -> Iterator[Finding]:
@@ -185,7 +172,7 @@ def examine_meters() -> Iterator[Finding]:
     except RuntimeError as error:  # CUDA's, if another program holds the GPU's memory
         cause = str(error).partition("\n")[0]
         reason = Reason("failed", cause, "nvidia-smi shows which programs use the GPU")
-        yield _missing("CUDA", reason, "nothing can be measured on the GPU")
+        yield _missing("CUDA", reason)
         gpu = None
     for meter in open_meters(gpu=gpu):
         yield judge(meter)

@@ -1,12 +1,11 @@
-"""Cases of the link and the GPU alone: copies, contiguous reads, round trips, passes, launches."""
+"""Cases of the link and the GPU alone: copies, contiguous reads, passes, launches."""
 
 from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Callable
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,9 +14,8 @@ from torch import Tensor
 from gatherbench.bench.probe.case import GPU, KERNEL, MINUTE, PROFILE, Scope, case
 from gatherbench.bench.probe.gathers import OUR_BEST, gathering
 from gatherbench.bench.probe.host import USUAL_ROW_BYTES
-from gatherbench.bench.probe.rig import GIB, Observation, ProbeError, Rig
+from gatherbench.bench.probe.rig import GIB, Observation, Rig
 from gatherbench.bench.read.points import Point
-from gatherbench.kernels.grid import LINE_BYTES
 from gatherbench.kernels.launch import architecture, launch_kernel, load_from
 
 if TYPE_CHECKING:
@@ -29,8 +27,6 @@ ROOF_BYTES = GIB
 #: Blocks per hundred multiprocessors that the read roof tries: from as few in flight as in the
 #: smallest gathers (too many can slow reads down) to more than fit at once.
 ROOF_BLOCKS, _ROOF_THREADS = (10, 25, 50, 100, 200, 400, 800), 512
-#: The most places of a ring: at one cache line each, they exceed a GPU's caches.
-RING_PLACES, HOPS = 1 << 20, 10_000
 #: Rows of the gather into fresh memory (an ordinary minibatch), and of the gather that is launched.
 PAGEABLE_ROWS, SUBMITTED_ROWS = 100_000, 1000
 MATMUL_SIZE = 8192
@@ -61,75 +57,17 @@ def _roofs(name: str, rig: Rig, scope: Scope) -> list[Point]:
 
 @case("B", "contiguous bytes of registered memory, read by the GPU", KERNEL, MINUTE, _roofs)
 def sm_read(rig: Rig, point: Point) -> Observation:
-    size = min(ROOF_BYTES, point.span_bytes)
-    chip = torch.cuda.get_device_properties(rig.device)
+    size, device = min(ROOF_BYTES, point.span_bytes), rig.device
+    assert device is not None
+    chip = torch.cuda.get_device_properties(device)
     blocks = max(1, point.grid_percent * chip.multi_processor_count // 100)
     begin = rig.piece(rig.registered.bytes[: point.span_bytes], size).storage_offset()
     begin -= rig.registered.bytes.storage_offset()
     kinds = ctypes.c_void_p, ctypes.c_longlong, ctypes.c_void_p  # begin, 16-byte words, sink
     values = rig.registered.address + begin, size // 16, 0
-    kernel = _kernel(rig, "read_roof.cu", "read_kernel", blocks, _ROOF_THREADS, kinds)
-    return rig.timed(size, lambda: kernel(values))
-
-
-def _kernel(
-    rig: Rig, file: str, name: str, blocks: int, threads: int, kinds: tuple[Any, ...]
-) -> Callable[[Any], None]:
-    """Return a function that launches a kernel with values of these types."""
-    device = rig.device
-    assert device is not None
-    kernel, block = load_from(file, name, architecture(device)), (threads, 1)
-    return lambda values: launch_kernel(kernel, blocks, block, values, kinds, device)
-
-
-class Ring:
-    """A random cycle for pointer chases in the first ``span`` bytes of ``words`` (int64).
-
-    Each place holds the next one's index; one is drawn at random from each of equal pieces. Nothing
-    else may write to the table during a walk.
-    """
-
-    def __init__(self, words: Tensor, span: int, generator: torch.Generator) -> None:
-        lines = span // LINE_BYTES
-        count = min(RING_PLACES, lines)
-        bounds = torch.arange(count + 1) * lines // count
-        within = torch.rand(count, generator=generator, dtype=torch.float64) * bounds.diff()
-        places = (bounds[:-1] + within.long()) * (LINE_BYTES // 8)
-        self.order = places[torch.randperm(count, generator=generator)]
-        words[self.order] = self.order.roll(-1)
-        self._at = 0
-
-    @property
-    def start(self) -> int:
-        """Return the index of the word on which the next walk begins."""
-        return int(self.order[self._at])
-
-    def walked(self, hops: int, end: int) -> None:
-        """Record a walk, so that the next one begins where it ended.
-
-        Raises:
-            ProbeError: the walk did not end at the place that the ring predicts.
-        """
-        self._at = (self._at + hops) % len(self.order)
-        if end != self.start:
-            raise ProbeError(f"the pointer chase ended at word {end}, not at {self.start}")
-
-
-@case("1", "dependent loads from host memory by one thread of the GPU", KERNEL, PROFILE)
-def round_trip(rig: Rig, point: Point) -> Observation:
-    """Chase pointers through the smallest table, where address translation costs little."""
-    ring = rig.once(_ring, rig)
-    end = torch.zeros(1, dtype=torch.int64, device=rig.device)
-    kinds = ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int, ctypes.c_void_p
-    values = rig.registered.address, ring.start, HOPS, end.data_ptr()
-    kernel = _kernel(rig, "pointer_chase.cu", "chase_kernel", 1, 1, kinds)
-    observation = rig.timed(HOPS, lambda: kernel(values))
-    ring.walked(HOPS, int(end))
-    return observation
-
-
-def _ring(rig: Rig) -> Ring:
-    return Ring(rig.table.view(torch.int64), rig.spans[0], rig.random)
+    kernel = load_from("read_roof.cu", "read_kernel", architecture(device))
+    block = _ROOF_THREADS, 1
+    return rig.timed(size, lambda: launch_kernel(kernel, blocks, block, values, kinds, device))
 
 
 @case("B", "bytes copied within GPU memory: each is read and written", GPU, PROFILE)

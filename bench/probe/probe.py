@@ -10,39 +10,96 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pandas as pd
+import psutil
 import torch
 
+from gatherbench.bench.machine.env import commit_id, describe_cpu, machine_slug
+from gatherbench.bench.machine.gpus import describe_gpus
 from gatherbench.bench.meters.cpu import OtherWork, is_quiet
 from gatherbench.bench.probe.case import NEEDS, Case, Scope, every_case
-from gatherbench.bench.probe.machine import Facts, ask
 from gatherbench.bench.probe.rig import (
     Observation,
     ProbeError,
     RefusedError,
     Rig,
     append_row,
-    ends_within,
     writing,
 )
-from gatherbench.bench.probe.table import draw, medians, sent
+from gatherbench.bench.probe.table import draw, medians
 from gatherbench.bench.read.points import Point, PointRow, read_points
 from gatherbench.plugins import nearest
 
-Device = Literal["auto", "cpu", "cuda"]
 #: The default seconds of a whole probe, and of the profile of a GPU.
 BUDGET_S, PROFILE_BUDGET_S = 60.0, 300.0
-#: Seconds reserved for freeing the tables; a probe this late is judged to hang.
-CLOSING_S, LATE_S = 5.0, 60.0
+#: Seconds reserved for freeing the tables.
+CLOSING_S = 5.0
 MOST_ROUNDS = 100
-#: The rounds that a profile needs: fewer give no useful spread.
-FEWEST_ROUNDS = 3
+#: The rounds that a profile has, whatever the time: fewer give no useful spread.
+PROFILE_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A description of a machine; each field is a column of ``probe.csv``.
+
+    ``None`` where the machine does not report it. ``cores`` are those that this process may use.
+    The link is as trained when queried: an idle GPU may fall back to a slower generation.
+    """
+
+    machine: str
+    cpu: str
+    cores: int
+    host_memory_bytes: int
+    gpus: int = 0
+    gpu: str = ""
+    gpu_memory_bytes: int | None = None
+    driver: str | None = None
+    link_generation: int | None = None
+    link_lanes: int | None = None
+    torch: str = torch.__version__
+    commit: str = ""
+    date: str = ""
+
+    @property
+    def description(self) -> str:
+        """The machine in words, for people."""
+        link = f", PCIe {self.link_generation}.0 x{self.link_lanes}" if self.link_lanes else ""
+        gpu = f"{self.gpu}{link}; " if self.gpu else ""
+        return f"{gpu}{self.cpu}, {self.cores} cores"
+
+
+def ask(device: torch.device | None) -> Facts:
+    """Describe this machine, with its CUDA ``device`` if there is one."""
+    cpu = describe_cpu()
+    host: dict[str, Any] = {
+        "machine": machine_slug({"gpus": [], "cpu": cpu}),
+        "cpu": cpu["model"],
+        "cores": int(cpu["usable_cores"]),
+        "host_memory_bytes": psutil.virtual_memory().total,
+        "commit": commit_id(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    if device is None:
+        return Facts(**host)
+    gpu, described = torch.cuda.get_device_properties(device), describe_gpus()
+    # With several GPUs only the link of the one in use is awake.
+    in_use = described["gpus"][0] if described["gpu_in_use"] or len(described["gpus"]) == 1 else {}
+    host["machine"] = machine_slug({"gpus": [{"name": gpu.name}], "cpu": {}})
+    return Facts(
+        **host,
+        gpus=torch.cuda.device_count(),
+        gpu=gpu.name,
+        gpu_memory_bytes=gpu.total_memory,
+        driver=in_use.get("driver"),
+        link_generation=in_use.get("link_gen_current"),
+        link_lanes=in_use.get("link_width_current"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,29 +143,12 @@ def chosen(names: Sequence[str], scope: Scope) -> list[Case]:
     ]
 
 
-def cuda_device(device: Device) -> torch.device | None:
-    """Return the current GPU, or ``None`` to measure the host alone.
-
-    Raises:
-        ProbeError: ``device`` is ``"cuda"``, and there is no GPU.
-    """
-    missing = NEEDS["gpu"]()
-    if device == "cuda" and missing is not None:
-        raise ProbeError(f"{missing.cause}; --device cpu measures the host alone")
-    if device == "cpu" or missing is not None:
-        return None
-    return torch.device("cuda", torch.cuda.current_device())
-
-
 def probe(
     out: Path | None,
     *,
     names: Sequence[str] = (),
     scope: Scope = Scope.MINUTE,
-    device: Device = "auto",
-    disk: Path | None = None,
     budget_s: float = 0.0,
-    rounds: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> Probed:
     """Measure the chosen cases that this machine can run, and write the three files.
@@ -116,16 +156,15 @@ def probe(
     Args:
         out: a folder without rows (default: a new one in ``probe/``).
         names: the cases to measure; if there are none, those of ``scope``.
-        disk: a folder whose disk is timed, with a temporary file of at most 1 GiB.
         budget_s: seconds for everything; 0: a minute, or five for the profile of a GPU.
-        rounds: the number of rounds, whatever the time; 0: as many as the time allows.
         say: gets messages about progress.
 
     Raises:
-        ProbeError: an unknown device or case, no place for the files, or a wrong pointer chase.
+        ProbeError: an unknown case, or no place for the files.
         RuntimeError: CUDA's context was lost; earlier rows are saved.
     """
-    began, gpu = time.monotonic(), cuda_device(device)
+    began, no_gpu = time.monotonic(), NEEDS["gpu"]()
+    gpu = None if no_gpu else torch.device("cuda", torch.cuda.current_device())
     scope = Scope.NAMED if names else scope
     usual = PROFILE_BUDGET_S if gpu and scope == Scope.PROFILE else BUDGET_S
     end = began + (budget_s or usual) - CLOSING_S
@@ -136,6 +175,7 @@ def probe(
         raise ProbeError(f"{rows} exists already: choose another folder with --out")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    case_of: dict[Point, Case] = {}
 
     def add(
         case: Case, point: Point, number: int, observation: Observation | None, reason: str = ""
@@ -145,37 +185,32 @@ def probe(
         if reason:
             say(f"left out: {point.case} {point.policy} {point.row_bytes or ''}: {reason}")
 
-    with ExitStack() as stack:
-        limit = 3600.0 if rounds else end - began + CLOSING_S + LATE_S
-        stack.enter_context(ends_within(limit))
-        rig = stack.enter_context(Rig(gpu, disk, say))
-        case_of: dict[Point, Case] = {}
+    with Rig(gpu, say) as rig:
         for case in cases:
-            lacking = [str(refusal) for refusal in case.missing().values()]
-            if not gpu and "gpu" in case.needs:
-                lacking = [str(NEEDS["gpu"]() or "not used: --device cpu")]
+            if no_gpu and "gpu" in case.needs and not names:
+                continue  # without a GPU, list only named cases that need one
             try:
-                if lacking:
-                    raise RefusedError(lacking[0])
-                case_of |= dict.fromkeys(case.points(rig, scope), case)
+                for refusal in case.missing().values():
+                    raise RefusedError(str(refusal))
+                case_of |= dict.fromkeys(case.points(case.name, rig, scope), case)
             except RefusedError as refusal:
-                if names or gpu:  # without a GPU, list only named cases that need one
-                    add(case, Point(case.name), 0, None, str(refusal))
+                add(case, Point(case.name), 0, None, str(refusal))
         say(f"{len(case_of)} points of {len(cases)} cases; rows go to {rows}")
         work = OtherWork()
         complete_rounds = visit(
             list(case_of),
             lambda point: case_of[point].run(rig, point),
             lambda point, *row: add(case_of[point], point, *row),
-            out_of_time=lambda: not rounds and time.monotonic() > end,
-            most_rounds=rounds or MOST_ROUNDS,
+            out_of_time=lambda: time.monotonic() > end,
+            fewest=PROFILE_ROUNDS if scope == Scope.PROFILE else 1,
         )
         busy = work.cores()
         facts = ask(gpu)  # the link is awake now
     table = medians(read_points(rows))
     result = Probed(table, facts, complete_rounds, folder, None if is_quiet(busy) else busy)
     with writing(folder):
-        sent(table, facts).to_csv(folder / "probe.csv", index=False, float_format="%.6g")
+        sent = table.assign(**asdict(facts))
+        sent.to_csv(folder / "probe.csv", index=False, float_format="%.6g")
         draw(table, result.title, folder / "probe.png")
     return result
 
@@ -186,7 +221,7 @@ def visit(
     add: Callable[..., None],
     *,
     out_of_time: Callable[[], bool],
-    most_rounds: int,
+    fewest: int = 1,
 ) -> int:
     """Measure every point once a round until the time is spent; return the number of whole rounds.
 
@@ -196,14 +231,14 @@ def visit(
 
     Args:
         add: gets a point, the number of the round and an observation, or ``None`` and a reason.
-        out_of_time: called before each point, after the first complete round.
+        out_of_time: called before each point, after ``fewest`` complete rounds.
 
     A point that is refused is added once with its reason, and left out of later rounds.
     """
     remaining, generator = list(points), random.Random(0)
-    for number in range(most_rounds + 1):
+    for number in range(MOST_ROUNDS + 1):
         for point in generator.sample(remaining, len(remaining)) if number else points:
-            if number > 1 and out_of_time():
+            if number > fewest and out_of_time():
                 return number - 1
             try:
                 observation = measure(point)
@@ -216,6 +251,6 @@ def visit(
             else:
                 if number:
                     add(point, number, observation)
-        if not remaining or (number and out_of_time()):
+        if not remaining or (number >= fewest and out_of_time()):
             return number
-    return most_rounds
+    return MOST_ROUNDS

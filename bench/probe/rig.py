@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
-import faulthandler
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -55,15 +53,14 @@ class WrongRowsError(RefusedError):
 
 
 class Observation(NamedTuple):
-    """``amount``, in the case's unit, took ``seconds`` (``None``: not timed) by ``source``."""
+    """``amount``, in the case's unit, took ``seconds`` by the clock ``source``."""
 
     amount: float
-    seconds: float | None
+    seconds: float
     source: str
 
 
-@dataclass(frozen=True, eq=False)
-class Memory:
+class Memory(NamedTuple):
     """Host memory (uint8) that a GPU reads in place, at ``address``."""
 
     kind: str
@@ -76,7 +73,6 @@ class Rig(ExitStack):
 
     Args:
         device: a CUDA device, or ``None`` for the host alone.
-        folder: the folder whose disk is timed, if any.
         say: gets messages about slow steps and about what is left out.
         spans: sizes of the table, ascending; the largest that fits is made.
     """
@@ -84,19 +80,18 @@ class Rig(ExitStack):
     def __init__(
         self,
         device: torch.device | None = None,
-        folder: Path | None = None,
         say: Callable[[str], None] = print,
         spans: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        self.device, self.folder, self.say = device, folder, say
+        self.device, self.say = device, say
         self._sizes = spans or (SPANS if device else HOST_SPANS)
         self.cores = available_cores()
         self.random = torch.Generator().manual_seed(0)
         self._made: dict[Any, Any] = {}
 
     def once(self, make: Callable[..., T], *arguments: Any) -> T:
-        """Return ``make(*given)``, called only once; a refusal is raised again without a call."""
+        """Return ``make(*arguments)``, called only once; a refusal is raised again."""
         key = make, arguments
         if key not in self._made:
             try:
@@ -141,29 +136,10 @@ class Rig(ExitStack):
         """
         return self.once(self._bring_managed)
 
-    @property
+    @functools.cached_property
     def out(self) -> Tensor:
         """A buffer on the GPU, uint8."""
-        return self.once(self._buffer)
-
-    def managed_table(self, size: int) -> Memory:
-        """Allocate ``size`` bytes of managed memory; the total must fit the free memory of the GPU.
-
-        Raises:
-            RefusedError: the GPU has too little free memory, or the allocation fails.
-        """
-        assert self.device is not None
-        room = torch.cuda.mem_get_info(self.device)[0] - LEFT_BYTES - managed_bytes()
-        if size > room:
-            raise RefusedError(
-                f"no_memory: {size >> 20} MiB of managed memory do not fit the"
-                f" {max(0, room) >> 20} MiB of GPU memory that are free"
-            )
-        try:
-            table = managed_table((1, size), torch.uint8, self.device.index or 0)[0]
-        except (MemoryError, RuntimeError) as error:
-            raise RefusedError(f"no_memory: {str(error).removeprefix('no_memory: ')}") from error
-        return Memory("managed", table, table.data_ptr())
+        return torch.empty(OUT_BYTES, dtype=torch.uint8, device=self.device)
 
     def timed(self, amount: float, work: Callable[[], object]) -> Observation:
         """Time the GPU work that ``work`` queues on the current stream, with CUDA events."""
@@ -213,21 +189,30 @@ class Rig(ExitStack):
         def make(span: int) -> Memory:
             table = filled_table(span)
             memory = HostRegistration(table, index)
-            self.push(functools.partial(self._unregister, memory))
+            self.callback(self._release, memory)
             return Memory("registered", table, memory.address)
 
         return self._largest([span for span in self._sizes if span <= limit], make)
 
-    def _unregister(self, memory: HostRegistration, error: object, *_: object) -> None:
-        # The error that broke CUDA's context explains more than those that follow from it.
-        with contextlib.suppress(*((RuntimeError,) if error is not None else ())):
+    def _release(self, memory: HostRegistration) -> None:
+        # Where CUDA's context is lost, the error that broke it is raised already.
+        with contextlib.suppress(RuntimeError):
             torch.cuda.synchronize(self.device)
             memory.close()
 
     def _bring_managed(self) -> Memory:
-        memory = self._largest(self.spans, self.managed_table)
-        memory.bytes.copy_(self.table[: memory.bytes.numel()])
-        return memory
+        assert self.device is not None
+        index = self.device.index or 0
+        room = torch.cuda.mem_get_info(self.device)[0] - LEFT_BYTES - managed_bytes()
+
+        def make(span: int) -> Memory:
+            if span > room:
+                raise MemoryError(f"{max(0, room) >> 20} MiB of the GPU's memory are free for it")
+            table = managed_table((1, span), torch.uint8, index)[0]
+            table.copy_(self.table[:span])
+            return Memory("managed", table, table.data_ptr())
+
+        return self._largest(self.spans, make)
 
     def _largest(self, spans: Sequence[int], make: Callable[[int], Memory]) -> Memory:
         cause = "close other programs"
@@ -239,38 +224,18 @@ class Rig(ExitStack):
                 cause = str(error).removeprefix("no_memory: ")
         raise RefusedError(f"no_memory: {cause}")
 
-    def _buffer(self) -> Tensor:
-        return torch.empty(OUT_BYTES, dtype=torch.uint8, device=self.device)
-
 
 def filled_table(size: int) -> Tensor:
-    """Return ``size`` bytes (a multiple of 8), uint8, in huge pages where the kernel grants any."""
-    table = empty_table((size // 8, 1), torch.int64).view(-1).view(torch.uint8)
-    fill(table)
-    return table
+    """Return ``size`` bytes (a multiple of 8), uint8, in huge pages where the kernel grants any.
 
-
-def fill(table: Tensor) -> None:
-    """Give each eight bytes of ``table`` (uint8) a different value, so wrong rows are noticed."""
-    words = table.view(torch.int64)
+    Each eight bytes have a different value, so wrong rows are noticed.
+    """
+    words = empty_table((size // 8, 1), torch.int64).view(-1)
     for start in range(0, words.numel(), _CHUNK):
         part = words[start : start + _CHUNK]
         torch.arange(start, start + part.numel(), out=part)
         part.mul_(-7046029254386353131)  # odd, so values stay distinct and all bytes vary
-
-
-@contextlib.contextmanager
-def ends_within(seconds: float) -> Iterator[None]:
-    """End the process with a traceback if the block takes longer than ``seconds``.
-
-    A hanging call into a driver cannot be cancelled and may hold Python's lock for ever; the
-    interpreter's own watchdog needs no lock. Rows that were added are on disk by then.
-    """
-    faulthandler.dump_traceback_later(max(1e-3, seconds), exit=True, file=2)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    return words.view(torch.uint8)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ from rich.table import Table
 
 from gatherbench.bench.probe.gathers import OUR_BEST
 from gatherbench.bench.probe.host import ROW_BYTES
-from gatherbench.bench.probe.machine import Facts
 from gatherbench.bench.read.points import POINT_COLUMNS
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.show.looks import FAINT, RC
 
-_RATES = ["median_per_s", "low_per_s", "high_per_s"]
+#: The columns of :func:`medians` that are rates.
+RATES = ["median_per_s", "low_per_s", "high_per_s"]
 #: Cases of the picture: the lines over the size of the table, and the limits.
 LINES = {
     "managed_gather": ("managed memory, read by the GPU", "C0", "s-"),
@@ -31,8 +30,6 @@ LIMITS = {
     "sm_read": ("contiguous read by the GPU", ":"),
     "host_copy": ("memcpy", "-."),
 }
-#: The most points that the terminal lists one by one.
-_LONG = 150
 
 
 def medians(rows: pd.DataFrame) -> pd.DataFrame:
@@ -46,7 +43,7 @@ def medians(rows: pd.DataFrame) -> pd.DataFrame:
     groups = rates.groupby(keys)["rate"]
     quartiles = (
         groups.quantile(share).rename(name)
-        for name, share in zip(_RATES, (0.5, 0.25, 0.75), strict=True)
+        for name, share in zip(RATES, (0.5, 0.25, 0.75), strict=True)
     )
     table = pd.concat([groups.size().rename("rounds"), *quartiles], axis=1).reset_index()
     missing = rows[rows["reason"] != ""].drop_duplicates(keys)[[*keys, "reason"]]
@@ -54,11 +51,6 @@ def medians(rows: pd.DataFrame) -> pd.DataFrame:
     return (
         pd.concat([table, missing.assign(rounds=0)], ignore_index=True) if len(missing) else table
     )
-
-
-def sent(table: pd.DataFrame, facts: Facts) -> pd.DataFrame:
-    """Return the table that can be sent in: :func:`medians`, each line with its machine."""
-    return table.assign(**asdict(facts))
 
 
 def own_best(table: pd.DataFrame) -> pd.DataFrame:
@@ -86,7 +78,7 @@ def draw(table: pd.DataFrame, title: str, path: Path) -> None:
             for case, (label, colour, style) in LINES.items():
                 line = best[(best["case"] == case) & (best["row_bytes"] == width)]
                 line = line.sort_values("span_bytes")
-                x, (y, low, high) = line["span_bytes"], (line[r] / 1e9 for r in _RATES)
+                x, (y, low, high) = line["span_bytes"], (line[r] / 1e9 for r in RATES)
                 if len(line):
                     axes.plot(x, y, style, color=colour, markersize=4, label=label)
                     axes.vlines(x, low, high, color=colour, linewidth=1)
@@ -109,27 +101,25 @@ def draw(table: pd.DataFrame, title: str, path: Path) -> None:
 
 
 def table(medians: pd.DataFrame) -> Table:
-    """Return a line for each case and its parameters, with a column for each table size."""
-    selected = (
-        own_best(medians) if len(medians) > _LONG else medians[medians["median_per_s"].notna()]
-    )
-    spans = sorted(set(selected["span_bytes"]) - {0})
+    """Return a line for each case and its parameters, with a column for each table size.
+
+    Of several grids the best one counts.
+    """
+    measured = medians[medians["median_per_s"].notna()]
+    spans = sorted(set(measured["span_bytes"]) - {0})
     grid = Table(box=None, pad_edge=False)
     grid.add_column("case", no_wrap=True)
     grid.add_column("", no_wrap=True)
     for name in ("rate", *map(_size, spans)):
         grid.add_column(name, justify="right", no_wrap=True)
-    keys = ["case", "row_bytes", "threads", "policy", "order"]
-    groups: Any = selected.groupby(keys, sort=False)
-    for (case, width, threads, policy, order), rows in groups:
-        details = [f"{width} B"] if width else []
-        if threads:
-            details.append(f"{threads} {'in flight' if case.startswith('disk') else 'threads'}")
+    keys = ["case", "row_bytes", "threads", "policy", "order", "unit"]
+    groups: Any = measured.groupby(keys, sort=False)
+    for (case, width, threads, policy, order, unit), rows in groups:
+        best = rows.groupby("span_bytes")["median_per_s"].max()
+        details = [f"{width} B"] * bool(width) + [f"{threads} threads"] * bool(threads)
         if policy and (policy, order) != (OUR_BEST, "given"):
             details.append(f"{policy}, {order}")
-        unit = rows["unit"].iloc[0] + "/s"
-        rates = rows.set_index("span_bytes")["median_per_s"].to_dict()
-        cells = (quantity(rates[s], unit) if s in rates else "" for s in (0, *spans))
+        cells = (quantity(best[s], f"{unit}/s") if s in best else "" for s in (0, *spans))
         grid.add_row(case, ", ".join(details), *cells)
     return grid
 

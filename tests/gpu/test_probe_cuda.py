@@ -1,4 +1,4 @@
-"""The probe on a GPU: every point gives a believable time, and the chase is exact."""
+"""The probe on a GPU: every point gives a believable time."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gatherbench.bench.probe.case import Case, Scope, every_case
-from gatherbench.bench.probe.machine import ask
+from gatherbench.bench.probe.probe import ask
 from gatherbench.bench.probe.rig import RefusedError, Rig
 
 SPANS = (256 << 20, 512 << 20, 1 << 30)
@@ -24,33 +24,20 @@ def test_every_point_is_measured(rig: Rig, one: Case) -> None:
     """The bounds are of anything that can be a GPU, not of a good one."""
     if missing := one.missing():
         pytest.skip(str(missing))
-    for point in one.points(rig, Scope.NAMED):
+    for point in one.points(one.name, rig, Scope.NAMED):
         try:
             one.run(rig, point)  # compiles, and wakes the link
             observed = one.run(rig, point)
         except RefusedError as why:
-            assert str(why).startswith(("no_memory", "no_permission"))  # noqa: PT017
-            continue
-        if observed.seconds is None:
-            assert observed.amount > 0
+            assert str(why).startswith("no_memory")  # noqa: PT017
             continue
         rate = observed.amount / observed.seconds
-        if one.name == "round_trip":
-            assert 1e-7 < 1 / rate < 1e-4
-        elif one.name in ("gpu_launch", "gpu_issue", "gpu_draw", "gpu_submit"):
+        if one.name in ("gpu_launch", "gpu_issue", "gpu_draw", "gpu_submit"):
             assert 1e-8 < 1 / rate < 1e-1
         elif one.name == "gpu_matmul":
             assert 1e9 < rate < 1e16
         else:
             assert 1e7 < rate < 1e13
-
-
-def test_chases_go_on_where_they_ended(rig: Rig) -> None:
-    """Each observation checks its own end: a ring that was written to would be noticed."""
-    one = every_case()["round_trip"]
-    for _ in range(3):
-        (point,) = one.points(rig, Scope.PROFILE)
-        assert one.run(rig, point).amount > 0
 
 
 def test_the_machine_can_be_asked(rig: Rig) -> None:

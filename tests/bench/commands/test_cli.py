@@ -264,7 +264,7 @@ def refused(said: str, *arguments: object) -> None:
         ("report nowhere", "not a run folder"),
         ("list strategys", "one of strategies"),
         ("list", "name what to list: one of strategies"),
-        ("probe --profile /dev/null/x --device cpu", "choose a folder with --out"),
+        ("probe --profile /dev/null/x", "choose a folder with --out"),
         ("datasets info wordnett", "did you mean 'wordnet'"),
         ("datasets info wiki-like --scale 0.01", "datasets prepare wiki-like --scale 0.01"),
         ("datasets prepare wordnett", "wordnet"),

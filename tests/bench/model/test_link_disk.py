@@ -134,7 +134,7 @@ def test_an_unknown_disk_is_a_reason_with_the_remedy():
     (why,) = disk_read(READS, BARE).unknown
     assert why == (
         "disk.iops: the profile does not name it: measure the disk"
-        " (gatherbench probe --profile calibration)"
+        " (fio) and add it to a profile of your own"
     )
     epoch = predict_batches(READS, BARE, 10)
     assert epoch.unknown == (why,)

@@ -64,7 +64,7 @@ def test_an_older_file_is_still_read(tmp_path):
     assert {key for key, spec in SPECS.items() if spec.otherwise} == disk | newer
     assert profile.unknown()["gpu.issue"] == "it was not timed there"
     (why,) = {profile.unknown()[key] for key in disk}
-    assert "measure the disk (gatherbench probe --profile calibration)" in why
+    assert "measure the disk (fio)" in why
 
 
 def refused(tmp_path: Path, text: str) -> str:

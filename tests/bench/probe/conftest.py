@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from tests.shim.execute import SHIM
 from torch import Tensor
 
 import gatherbench.bench.run.models  # noqa: F401 - before torch.device is another
@@ -19,7 +16,6 @@ from gatherbench.bench.probe import case, gathers, gpu, host, rig
 from gatherbench.bench.probe.rig import MIB
 from gatherbench.bench.sampling import device_sampler
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.kernels.compiler import KERNEL_SOURCE
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.launch import Table
 
@@ -51,12 +47,6 @@ class Registered:
         self.closed += 1
 
 
-def seen(address: int, shape: tuple[int, int], device: object = None) -> Tensor:
-    """Memory at an address as float32."""
-    raw = (ctypes.c_uint8 * (4 * shape[0] * shape[1])).from_address(address)
-    return torch.frombuffer(raw, dtype=torch.float32).view(shape)
-
-
 def gather(
     out: Tensor, table: Table, ids: Tensor, point: GridPoint, out_rows: Tensor | None = None
 ) -> None:
@@ -65,19 +55,6 @@ def gather(
     rows = torch.frombuffer(raw, dtype=torch.uint8).view(table.num_rows, -1)
     flat = out.view(torch.uint8).view(out.shape[0], -1)
     flat[slice(None) if out_rows is None else out_rows] = rows[ids, : table.row_bytes]
-
-
-@pytest.fixture(scope="session")
-def chase_on_host(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The kernel that chases pointers, compiled for the host."""
-    if shutil.which("g++") is None:
-        pytest.skip("needs g++")
-    program = tmp_path_factory.mktemp("chase") / "chase.so"
-    source = KERNEL_SOURCE.with_name("pointer_chase.cu")
-    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-Wno-unknown-pragmas"]
-    command += ["-include", str(SHIM / "cuda_shim.h"), "-x", "c++"]
-    subprocess.run([*command, str(source), "-o", str(program)], check=True)
-    return ctypes.CDLL(str(program)).chase_kernel
 
 
 @pytest.fixture
@@ -90,9 +67,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         (host, "GATHER_BYTES", MIB),
         (host, "NODES", 3000),
         (host, "EDGES", 40_000),
-        (host, "FILE_BYTES", 32 * MIB),
-        (host, "LEAST_BYTES", MIB),
-        (host, "_SECONDS", 1e-6),
     ):
         monkeypatch.setattr(module, name, value)
 
@@ -105,14 +79,13 @@ def free() -> list[int]:
 
 @pytest.fixture
 def asked() -> list[tuple[str, int]]:
-    """Managed memory that was asked for, and advice that was given, in bytes."""
+    """Managed memory that was asked for, in bytes."""
     return []
 
 
 @pytest.fixture
 def cuda(
     monkeypatch: pytest.MonkeyPatch,
-    chase_on_host: Any,
     small: None,
     free: list[int],
     asked: list[tuple[str, int]],
@@ -123,27 +96,10 @@ def cuda(
     def unpinned(*shape: Any, pin_memory: bool = False, **kinds: Any) -> Tensor:
         return empty(*shape, **kinds)
 
-    def launch(
-        kernel: str, grid: int, block: Any, values: tuple[Any, ...], kinds: Any, where: Any
-    ) -> None:
-        if kernel == "chase_kernel":
-            assert (grid, block) == (1, (1, 1))
-            chase_on_host(*(kind(value) for kind, value in zip(kinds, values, strict=True)))
-
     def managed(shape: tuple[int, int], dtype: torch.dtype, _: int) -> Tensor:
         asked.append(("managed", shape[0] * shape[1]))
         return empty(shape, dtype=dtype)
 
-    def call(name: str, address: int, size: int, advice: str, place: Any) -> None:
-        assert (name, advice) == ("cudaMemAdvise", "unset accessed by")
-        assert place.type == "device"
-        asked.append(("left out", size))
-
-    runtime = SimpleNamespace(
-        cudaMemLocation=SimpleNamespace,
-        cudaMemLocationType=SimpleNamespace(cudaMemLocationTypeDevice="device"),
-        cudaMemoryAdvise=SimpleNamespace(cudaMemAdviseUnsetAccessedBy="unset accessed by"),
-    )
     chip = SimpleNamespace(
         multi_processor_count=4,
         max_threads_per_multi_processor=2048,
@@ -172,18 +128,12 @@ def cuda(
         (gathers, "READ_BYTES", MIB),
         (gathers, "MAX_IDS", 5000),
         (gathers, "_CHECKED", 99),
-        (gathers, "FOREIGN_SPANS", (2 * MIB, 32 * MIB)),
-        (gathers, "SPLIT_BYTES", 2 * MIB),
         (gathers, "gather_into", gather),
-        (gathers, "as_cuda_tensor", seen),
-        (gathers, "runtime", lambda: runtime),
-        (gathers, "call_runtime", call),
-        (gpu, "launch_kernel", launch),
+        (gpu, "launch_kernel", lambda *_: None),
         (gpu, "load_from", lambda file, name, arch: name),
         (gpu, "architecture", lambda device: "sm_90"),
         (gpu, "ROOF_BYTES", MIB),
         (gpu, "MATMUL_SIZE", 64),
-        (gpu, "HOPS", 1000),
         (gpu, "PAGEABLE_ROWS", 1000),
         (device_sampler, "DeviceSampler", DrawsOnHost),
     ):

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.bench.meters.disk_counters import DiskMeter
-from gatherbench.bench.probe import case, counted, gathers, gpu, host
+from gatherbench.bench.probe import case, gathers, gpu, host
 from gatherbench.bench.probe import rig as rig_module
 from gatherbench.bench.probe.case import NEEDS, Scope, every_case
-from gatherbench.bench.probe.gathers import OUR_BEST, check, draw, gathering, num_ids
-from gatherbench.bench.probe.gpu import Ring
-from gatherbench.bench.probe.host import DEPTHS, DiskFile, file_bytes, fold_words, thread_counts
+from gatherbench.bench.probe.gathers import OUR_BEST, check, draw, gathering
 from gatherbench.bench.probe.rig import (
     CLOCK,
     EVENTS,
-    GIB,
     LEFT_BYTES,
     MIB,
     Observation,
-    ProbeError,
     RefusedError,
     Rig,
     WrongRowsError,
@@ -36,8 +27,6 @@ from gatherbench.bench.read.points import Point
 from gatherbench.bench.run import models
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.kernels.cuda_calls import CudaCallError
-from gatherbench.kernels.disk_read import DiskReadError, open_direct
-from gatherbench.reason import unsupported
 
 from .conftest import SPANS, Registered
 from .conftest import gather as right_gather
@@ -60,7 +49,7 @@ def rig(cuda: torch.device) -> Iterator[Rig]:
 
 
 def points(rig: Rig, name: str, scope: Scope = Scope.NAMED) -> list[Point]:
-    found = [*CASES[name].points(rig, scope)]
+    found = [*CASES[name].points(name, rig, scope)]
     assert len(set(found)) == len(found)
     return found
 
@@ -80,7 +69,7 @@ def test_a_case_is_ten_lines():
     case._CASES.pop("of_a_test")
     assert (made.unit, made.scope, made.needs) == ("B", Scope.NAMED, ("gpu",))
     with Rig() as rig:
-        assert [*made.points(rig, Scope.MINUTE)] == [Point("of_a_test")]
+        assert [*made.points(made.name, rig, Scope.MINUTE)] == [Point("of_a_test")]
 
 
 def test_each_case_needs_what_there_is_a_check_for_and_says_what_is_measured():
@@ -93,10 +82,7 @@ def test_each_case_needs_what_there_is_a_check_for_and_says_what_is_measured():
 def test_what_is_missing_has_its_reason_and_remedy(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(case, "find_spec", lambda name: None)
-    monkeypatch.setattr(case, "ncu_program", lambda: None)
-    for need, kind in (
-        ("gpu", "no_device"), ("compiler", "not_installed"), ("ncu", "unsupported"),
-    ):  # fmt: skip
+    for need, kind in (("gpu", "no_device"), ("compiler", "not_installed")):
         why = NEEDS[need]()
         assert why is not None
         assert (why.kind, bool(why.remedy)) == (kind, True)
@@ -107,12 +93,7 @@ def test_what_is_missing_has_its_reason_and_remedy(monkeypatch):
 # ---- the processor and the disk ------------------------------------------------------------------
 
 
-def test_threads_are_varied_up_to_the_cores():
-    counts = {cores: thread_counts(cores) for cores in (1, 3, 4, 24)}
-    assert counts == {1: [1], 3: [1, 2, 3], 4: [1, 2, 4], 24: [1, 2, 4, 8, 16, 24]}
-
-
-@pytest.mark.parametrize("name", ["host_copy", "host_read", "host_gather", "host_sample"])
+@pytest.mark.parametrize("name", ["host_copy", "host_gather", "host_sample"])
 def test_every_point_of_the_host_is_measured(on_host, name):
     minute = points(on_host, name, Scope.MINUTE)
     whole = points(on_host, name, Scope.PROFILE)
@@ -139,70 +120,9 @@ def test_a_gather_that_delivers_wrong_rows_is_not_timed(on_host, monkeypatch):
         measure(on_host, "host_gather")
 
 
-def test_reading_reads_every_word():
-    words = torch.randint(-(2**62), 2**62, (10_001,)).numpy()
-    folded = 0
-    for word in words:
-        folded ^= int(word)
-    assert int(fold_words(words)) == folded
-
-
-@pytest.fixture
-def disk(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    """With a folder of a disk, whose reads nobody counts: that is another test's."""
-    probe = tmp_path / "probe"
-    probe.write_bytes(bytes(4096))
-    try:
-        os.close(open_direct(probe))
-    except DiskReadError as why:
-        pytest.skip(str(why))
-    probe.unlink()
-    unknown = {"disk_read_process": unsupported("a test")}
-    monkeypatch.setattr(DiskMeter, "end", lambda _: unknown)
-    with Rig(folder=tmp_path, say=lambda _: None) as rig:
-        yield rig
-
-
-def test_every_point_of_a_disk_is_measured_and_the_file_leaves_nothing(disk):
-    random = [CASES["disk_random"].run(disk, p) for p in points(disk, "disk_random")]
-    assert [seen.amount for seen in random] == [8 * depth for depth in DEPTHS]
-    long = measure(disk, "disk_sequential")
-    assert long.amount == 32 * MIB  # as many rows of 1 MiB as there are
-    assert long.source.startswith("time.perf_counter, ")
-    assert list(disk.folder.iterdir()) == [], "it has no name"
-
-
-def test_wrong_blocks_are_not_timed(disk, monkeypatch):
-    file = disk.once(DiskFile, disk)
-    lazy = SimpleNamespace(
-        file=SimpleNamespace(num_rows=100), engine="lazy", read=lambda ids, out: out.fill(0)
-    )
-    monkeypatch.setattr(file, "reader", lambda row_bytes, depth: lazy)
-    with pytest.raises(WrongRowsError, match="wrong blocks of 4096 B from the disk"):
-        file.measure(disk, Point("disk_random", 4096, threads=32))
-
-
-def test_what_is_read_from_memory_is_no_disk(disk, monkeypatch):
-    monkeypatch.setattr(DiskMeter, "end", lambda _: {"disk_read_process": 0.0})
-    with pytest.raises(RefusedError, match="262144 bytes were read, 0 of them from a disk"):
-        measure(disk, "disk_random")
-
-
-@pytest.mark.parametrize(
-    ("free", "size"), [(100 * GIB, GIB), (2 * GIB, 512 * MIB), (GIB, 256 * MIB), (GIB - MIB, None)]
-)
-def test_the_file_leaves_room_or_there_is_too_little(free, size, tmp_path, monkeypatch):
-    monkeypatch.setattr(host.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    if size is not None:
-        assert file_bytes(tmp_path) == size
-        return
-    with pytest.raises(RefusedError, match=r"1\.00 GiB are free, and timing its disk needs 1 GiB"):
-        file_bytes(tmp_path)
-
-
 # ---- the GPU -------------------------------------------------------------------------------------
 
-OF_GPU = [name for name, one in CASES.items() if "gpu" in one.needs and name != "requests"]
+OF_GPU = [name for name, one in CASES.items() if "gpu" in one.needs]
 
 
 @pytest.mark.parametrize("name", OF_GPU)
@@ -240,11 +160,10 @@ def test_an_event_tells_milliseconds_and_an_observation_seconds(rig, monkeypatch
     assert measure(rig, "gpu_copy").seconds == 0.0025
 
 
-def test_policies_are_tried_in_every_order_and_grid_and_peers_in_their_own(rig):
+def test_policies_of_ours_are_tried_in_two_orders_and_peers_in_their_own(rig):
     found = points(rig, "gpu_policies")
-    ours = {(p.order, p.grid_percent) for p in found if p.policy == OUR_BEST}
-    assert ours == {(o, c) for o in ("given", "sorted") for c in gathers.CAPS}
-    assert {p.grid_percent for p in found if p.policy == "dgl"} == {0}
+    assert {p.order for p in found if p.policy == OUR_BEST} == {"given", "sorted"}
+    assert {p.order for p in found if p.policy == "torch-quiver"} == {"given"}
     assert {p.case for p in found} == {"gpu_gather"}, "as notebooks read them"
 
 
@@ -298,19 +217,6 @@ def test_wrong_rows_are_not_timed_and_cost_their_own_points(rig, monkeypatch):
     assert CASES["gpu_gather"].run(rig, wide).source == EVENTS
 
 
-def test_a_kernel_of_others_that_is_wrong_is_named(rig, monkeypatch):
-    peer = SimpleNamespace(version="1", gather_from=lambda table, ids: table[ids - 1], close=list)
-    modules = {
-        "pylibwholegraph": peer,
-        "gatherbench_peers": SimpleNamespace(WholeGraph=lambda: peer),
-    }
-    monkeypatch.setattr(gathers.importlib, "import_module", modules.__getitem__)
-    with pytest.raises(WrongRowsError, match="64 B of managed memory by WholeGraph 1"):
-        measure(rig, "foreign_managed", policy="WholeGraph 1")
-    seen = measure(rig, "foreign_managed", policy="torch.index_select")
-    assert seen.amount == num_ids(Point("", 64, 2 * MIB)) * 64
-
-
 def test_no_more_managed_memory_is_asked_for_than_the_gpu_has_free(rig, free, asked, monkeypatch):
     free[0] = LEFT_BYTES + 3 * MIB
     assert rig.managed.bytes.numel() == 2 * MIB
@@ -318,24 +224,12 @@ def test_no_more_managed_memory_is_asked_for_than_the_gpu_has_free(rig, free, as
     assert asked == [("managed", 2 * MIB)]
     with pytest.raises(RefusedError, match="no_memory: there are 2 MiB of managed memory"):
         measure(rig, "managed_gather", span_bytes=4 * MIB)
-    with pytest.raises(
-        RefusedError, match="no_memory: 2 MiB of managed memory do not fit the 1 MiB of GPU memory"
-    ):
-        measure(rig, "split_4k")  # all together
-    free[0] *= 2
-
-    def none(*_: object) -> Tensor:
-        raise MemoryError("no_memory: nothing is left")
-
-    monkeypatch.setattr(rig_module, "managed_table", none)
-    with pytest.raises(RefusedError, match=r"^no_memory: nothing is left$"):
-        measure(rig, "split_64k")
 
 
-@pytest.mark.parametrize(("name", "piece"), [("split_64k", 64 << 10), ("split_4k", 4 << 10)])
-def test_every_second_piece_is_advised_otherwise(rig, asked, name, piece):
-    measure(rig, name)
-    assert asked == [("managed", 2 * MIB), *[("left out", piece)] * (MIB // piece)]
+def test_a_gpu_without_managed_memory_says_why(rig, free, monkeypatch):
+    free[0] = LEFT_BYTES
+    with pytest.raises(RefusedError, match="no_memory: 0 MiB of the GPU's memory are free for it"):
+        measure(rig, "managed_gather")
 
 
 def test_a_table_that_cannot_be_registered_is_a_smaller_one(cuda, monkeypatch):
@@ -373,30 +267,6 @@ def test_a_lost_context_ends_everything(rig, monkeypatch):
             check(rig, rig.registered, point)
 
 
-@pytest.mark.parametrize("span", [MIB, 3 * MIB, 8 * MIB])
-def test_a_ring_meets_each_of_its_places_once_all_over_the_span(span, monkeypatch):
-    monkeypatch.setattr(gpu, "RING_PLACES", 10_000)
-    words = torch.full((MIB,), -1)
-    ring = Ring(words, span, torch.Generator().manual_seed(1))
-    at, met = ring.start, []
-    for _ in range(len(ring.order)):
-        met.append(at)
-        at = int(words[at])
-    assert at == ring.start
-    assert len(set(met)) == len(met) == min(10_000, span // 128)
-    assert {place % 16 for place in met} == {0}
-    assert 0.99 * span < max(met) * 8 < span
-
-
-def test_a_chase_that_goes_astray_is_an_error(rig):
-    for _ in range(3):
-        assert measure(rig, "round_trip").amount == 1000
-    ring = rig.once(gpu._ring, rig)
-    ring.order = ring.order.flip(0)
-    with pytest.raises(ProbeError, match="pointer chase ended at word"):
-        measure(rig, "round_trip")
-
-
 def test_issuing_is_timed_over_whole_steps_of_training(rig, monkeypatch):
     """Of three layers with 28 operations each, 8 fewer in all, Adam's 8 and 4 copies: as counted
     for an epoch."""
@@ -432,46 +302,3 @@ def test_a_submission_is_timed_with_the_copy_of_its_ids_and_not_waited_for(rig, 
     monkeypatch.setattr(gathers, "gather_into", lambda out, *_: launched.append(len(out)))
     assert measure(rig, "gpu_submit").amount == 1
     assert (len(waited), launched) == (1, [gpu.SUBMITTED_ROWS])
-
-
-# ---- counters ------------------------------------------------------------------------------------
-
-NCU = """==PROF== Connected to process 7
-"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
-"0","7","gather_kernel","sectors.sum","sector","200,000"
-"0","7","gather_kernel","other.sum","","1"
-"1","7","gather_kernel","sectors.sum","sector","n/a"
-"""
-
-
-def test_what_ncu_prints_is_read():
-    assert counted.parse(NCU, "sectors.sum") == [200_000, None]
-    assert counted.parse("==ERROR== ERR_NVGPUCTRPERM", "sectors.sum") == []
-
-
-def test_counters_stand_beside_what_is_expected(rig, monkeypatch, tmp_path):
-    """By hand: 20,000 aligned rows of 512 B are 4 lines, 16 sectors or 8 requests of 64 B each."""
-    monkeypatch.setattr(counted, "POLICY_NAMES", ("aligned",))
-    monkeypatch.setattr(counted, "WIDTHS", (512,))
-    ncu = tmp_path / "ncu"
-    counter = counted.COUNTERS["counted_requests"]
-    lines = '"ID","Metric Name","Metric Unit","Metric Value"\\n"0","%s","","79,990"\\n'
-    ncu.write_text(f"#!/bin/sh\nprintf '{lines % counter}'\n")
-    ncu.chmod(0o755)
-    monkeypatch.setattr(counted, "ncu_program", lambda: str(ncu))
-    run = CASES["requests"].run
-    seen = {}
-    for point in points(rig, "requests"):
-        try:
-            seen[point.case] = run(rig, point)
-        except RefusedError as why:
-            assert "ncu's last words" in str(why)  # noqa: PT017
-    assert {name: (one.amount, one.seconds) for name, one in seen.items()} == {
-        "expected_sectors": (20_000 * 16, None),
-        "expected_requests_128": (20_000 * 4, None),
-        "expected_requests_64": (20_000 * 8, None),
-        "counted_requests": (79_990, None),
-    }
-    assert np.array_equal(
-        np.sort(counted.ids_of("aligned", 512).unique()), np.arange(0, 2**21, 104)[:20_000]
-    )

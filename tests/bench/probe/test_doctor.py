@@ -180,7 +180,7 @@ def test_what_cases_of_a_probe_lack_is_named_with_them(monkeypatch):
     lacks = Reason("no_device", "no GPU here", "buy one")
     monkeypatch.setitem(NEEDS, "gpu", lambda: lacks)
     found = by_name(examine())
-    assert found["Probe"].detail == "6 cases can be measured (gatherbench probe --list)"
+    assert found["Probe"].detail == "3 cases can be measured (gatherbench probe --list)"
     gpu = found["Probe: gpu"]
     assert (gpu.status, gpu.detail, gpu.remedy) == ("missing", "no GPU here", "buy one")
     assert "gpu_gather, managed_gather" in gpu.lost

@@ -1,7 +1,5 @@
-"""What a rig makes once, the table of rows, the watchdog, what a machine is asked."""
+"""What a rig makes once, the table of rows, what a machine is asked."""
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatherbench.bench.probe import machine, rig
+from gatherbench.bench.probe import probe, rig
 from gatherbench.bench.probe.rig import (
     GIB,
     MIB,
@@ -17,7 +15,6 @@ from gatherbench.bench.probe.rig import (
     RefusedError,
     Rig,
     append_row,
-    ends_within,
     filled_table,
 )
 from gatherbench.bench.read.points import Point, PointRow, is_point_table, read_points
@@ -90,41 +87,6 @@ def test_every_eight_bytes_of_a_table_differ():
     assert len(words.unique()) == 10_001
 
 
-HANGS = """
-from gatherbench.bench.probe.rig import ends_within
-
-def driver_call():
-    import ctypes
-    ctypes.PyDLL(None).sleep(50)  # keeps Python's lock
-
-with ends_within(0.3):
-    driver_call()
-"""
-
-
-def test_a_driver_that_answers_no_more_ends_the_process_which_says_where():
-    done = subprocess.run(
-        [sys.executable, "-c", HANGS], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert "in driver_call" in done.stderr
-
-
-def test_what_ends_in_time_is_left_alone(monkeypatch):
-    """The watchdog is called off, whatever ends the block."""
-    told: list[object] = []
-    watchdog = SimpleNamespace(
-        dump_traceback_later=lambda seconds, **_: told.append(seconds),
-        cancel_dump_traceback_later=lambda: told.append("off"),
-    )
-    monkeypatch.setattr(rig, "faulthandler", watchdog)
-    with pytest.raises(KeyError), ends_within(0.2):
-        raise KeyError
-    with ends_within(-1.0):
-        pass
-    assert told == [0.2, "off", 1e-3, "off"]
-
-
 def test_a_machine_with_a_gpu_is_asked(monkeypatch):
     gpu = SimpleNamespace(name="NVIDIA H200", total_memory=150 << 30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
@@ -133,20 +95,20 @@ def test_a_machine_with_a_gpu_is_asked(monkeypatch):
         {"link_gen_current": gen, "link_width_current": 16, "driver": "580"} for gen in (1, 5)
     )
     told: dict[str, Any] = {"gpus": [awake, idle], "gpu_in_use": "this one"}
-    monkeypatch.setattr(machine, "describe_gpus", lambda: told)
-    facts = machine.ask(torch.device("cuda", 0))
+    monkeypatch.setattr(probe, "describe_gpus", lambda: told)
+    facts = probe.ask(torch.device("cuda", 0))
     assert (facts.machine, facts.gpus, facts.gpu_memory_bytes) == ("nvidia-h200", 2, 150 << 30)
     assert (facts.link_generation, facts.link_lanes, facts.driver) == (5, 16, "580")
     assert facts.description.startswith("NVIDIA H200, PCIe 5.0 x16; ")
     told["gpu_in_use"] = None  # which of them it is, nobody says
-    assert machine.ask(torch.device("cuda", 0)).link_generation is None
+    assert probe.ask(torch.device("cuda", 0)).link_generation is None
     told["gpus"] = [awake]
-    assert machine.ask(torch.device("cuda", 0)).link_generation == 5
+    assert probe.ask(torch.device("cuda", 0)).link_generation == 5
 
 
 def test_this_host_can_be_asked(monkeypatch):
     monkeypatch.setenv("GATHERBENCH_COMMIT", "0123456789ab")
-    facts = machine.ask(None)
+    facts = probe.ask(None)
     assert facts.machine.startswith("cpu-")
     assert facts.cores >= 1
     assert (facts.gpus, facts.gpu, facts.commit) == (0, "", "0123456789ab")

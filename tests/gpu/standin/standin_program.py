@@ -17,7 +17,7 @@ _NATIVE = Path(__file__).resolve().parent / "native"
 _SHIM = Path(__file__).resolve().parents[2] / "shim"
 #: What native/kernel_after.h can start.
 _KERNELS = (
-    *("gather_kernel", "lookup_kernel", "read_kernel", "chase_kernel"),
+    *("gather_kernel", "lookup_kernel", "read_kernel"),
     *("count_kernel", "draw_kernel", "mark_kernel", "relabel_kernel"),
 )
 _NO_BYTES = 8  # SHT_NOBITS
