@@ -14,13 +14,6 @@ from gatherbench.bench.commands.common import JsonOption, bad_input, console, fa
 def compare(
     base: Annotated[Path, typer.Argument(metavar="A", help="Folder of the earlier run.")],
     new: Annotated[Path, typer.Argument(metavar="B", help="Folder of the new run.")],
-    across_machines: Annotated[
-        bool,
-        typer.Option(
-            "--across-machines",
-            help="Compare runs of different machines by ratios over each run's own reference.",
-        ),
-    ] = False,
     metric: Annotated[
         list[str] | None,
         typer.Option(help="Metric that decides (epoch, fetch, gpu_energy, …); repeat for several."),
@@ -35,8 +28,12 @@ def compare(
 ) -> None:
     """Tell whether run B is slower than run A.
 
-    Exit status: 1 if B is slower or one of its cases failed, 2 if the runs cannot be compared, 3 if
-    no case could be judged.
+    Verdicts on the ratio B / A: SAME, FAST or SLOW if its whole 95 % interval is within or beyond
+    the threshold, else AMBIGUOUS. UNLIKE: threads waited in different ways. FAILED: in B alone.
+    MISSING, NEW: in one run alone.
+
+    Exit status: 1 if a case is SLOW or FAILED, 2 if the runs cannot be compared, 3 if no case was
+    judged SAME, FAST or SLOW, else 0.
     """
     from gatherbench.bench.read.compare import CompareError, compare_runs
     from gatherbench.bench.read.tables import RunError, load_run
@@ -47,9 +44,7 @@ def compare(
     metrics = metric or ()
     with bad_input(RunError, CompareError):
         runs = load_run(base), load_run(new)
-        table = compare_runs(
-            *runs, across_machines=across_machines, metrics=metrics, threshold=threshold
-        )
+        table = compare_runs(*runs, metrics=metrics, threshold=threshold)
     if as_json:
         typer.echo(comparison_json(table, *runs, metrics, strict=strict))
     else:

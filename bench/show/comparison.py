@@ -31,7 +31,7 @@ from gatherbench.bench.read.units import short
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.charts import NO_BREAK
 from gatherbench.bench.show.drawing import Chart, draw
-from gatherbench.bench.show.provenance import in_short, machine_of, modelled_for
+from gatherbench.bench.show.provenance import in_short, machine_of
 from gatherbench.bench.show.table import WHAT, Column, Table, with_kind
 from gatherbench.bench.show.terminal import in_terminal, struck
 from gatherbench.bench.show.view import Shown
@@ -85,14 +85,8 @@ def exit_status(table: pd.DataFrame, metrics: Sequence[str] = (), *, strict: boo
 def summary(table: pd.DataFrame, metrics: Sequence[str] = ()) -> str:
     """Count the verdicts of the deciding lines, in one sentence."""
     chosen = deciding(table, metrics)
-    names = ", ".join(dict.fromkeys(chosen["metric"]))
-    modelled = chosen["basis"] == "predicted"
-    parts = []
-    for kind, lines in (("measured", chosen[~modelled]), ("modelled", chosen[modelled])):
-        if counts := Counter(lines["verdict"]):
-            text = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
-            parts.append(f"{kind} {text}")
-    return f"{names}: {'; '.join(parts)}"
+    names, counts = ", ".join(dict.fromkeys(chosen["metric"])), Counter(chosen["verdict"])
+    return f"{names}: {', '.join(f'{counts[word]} {word}' for word in VERDICTS if counts[word])}"
 
 
 def compared(table: pd.DataFrame, base: Run, new: Run) -> Table:
@@ -104,7 +98,7 @@ def compared(table: pd.DataFrame, base: Run, new: Run) -> Table:
     timed = table[~table["metric"].map(lambda name: METRICS[name].declared).astype(bool)]
     lead, *others = [name for name in METRICS if (timed["metric"] == name).any()]
     first = timed[timed["metric"] == lead]
-    unit = "×" if "1" in set(first["unit"]) else str(first["unit"].iloc[0])  # over a reference
+    unit = str(first["unit"].iloc[0])
     pairs = zip(timed["ratio"], timed["verdict"], strict=True)
     texts = [f"{ratio:.2f}{_SIGNS.get(word, '')}" if ratio > 0 else "" for ratio, word in pairs]
     wide = timed.assign(text=texts).pivot(index=SERIES, columns="metric", values="text")
@@ -234,31 +228,21 @@ def _declared(table: pd.DataFrame, metrics: set[str], names: Mapping[str, str]) 
 
 
 def against(run: Run, base: Run) -> Shown:
-    """Compare ``run`` (B) with ``base`` (A): times on like machines, else ratios only.
+    """Compare ``run`` (B) with ``base`` (A).
 
     Raises:
         RunError: a run's table is damaged.
     """
     bare = Shown("against", f"Against run {short(base.run_id)}", tables=[_side_by_side(run, base)])
-    caution = ""
     try:
         table = compare_runs(base, run)
     except CompareError as refusal:
-        try:
-            table = compare_runs(base, run, across_machines=True)
-        except CompareError as final:
-            return replace(bare, failed=f"The runs cannot be compared: {final}")
-        caution = f"Only ratios over each run’s own baseline are compared: {refusal}"
-    chart = _chart(deciding(table), base, run, ", each over its own baseline" * bool(caution))
+        return replace(bare, failed=f"The runs cannot be compared: {refusal}")
     changed = [f"Changed: {change}" for change in changes(base, run)]
-    notes = [
-        summary(table),
-        _legend(deciding(table)["verdict"]),
-        *filter(None, [caution]),
-        *changed,
-    ]
+    notes = [summary(table), _legend(deciding(table)["verdict"]), *changed]
     tables = [compared(table, base, run), *bare.tables]
-    return replace(bare, tables=tables, figures={"against": draw(chart)}, notes=notes + changed)
+    figures = {"against": draw(_chart(deciding(table), base, run))}
+    return replace(bare, tables=tables, figures=figures, notes=notes)
 
 
 def _side_by_side(run: Run, base: Run) -> Table:
@@ -271,20 +255,16 @@ def _side_by_side(run: Run, base: Run) -> Table:
     return Table("against-runs", "The two runs", columns, pd.DataFrame(lines))
 
 
-def _chart(judged: pd.DataFrame, base: Run, run: Run, relative: str) -> Chart:
+def _chart(judged: pd.DataFrame, base: Run, run: Run) -> Chart:
     """Draw ratios of epoch times with their intervals, around the line of no change.
 
     Args:
         judged: the deciding lines of :func:`gatherbench.bench.read.compare.compare_runs`.
-        relative: text for the title if each time is over its own run's baseline.
     """
-    profiles = ", ".join(dict.fromkeys([*modelled_for(base), *modelled_for(run)]))
-    modelled = judged["basis"] == "predicted"
     reasons = (judged["verdict"] + ": " + judged["reason"]).where(judged["ratio"].isna(), "")
     frame = judged[["strategy", "variant", "low"]].assign(
         panel=judged["workload"].map(base.names | run.names),
-        look=modelled.map({True: "modelled", False: "measured"}),
-        profile=modelled.map({True: profiles, False: ""}),
+        look="measured",
         value=judged["ratio"],
         high=judged["high"].replace(math.inf, math.nan),  # one repeat has no bound
         suffix=" " + judged["verdict"],
@@ -292,7 +272,7 @@ def _chart(judged: pd.DataFrame, base: Run, run: Run, relative: str) -> Chart:
         reason=reasons.fillna(""),
     )
     return Chart(
-        f"Epoch time of B, this run, over that of A, {short(base.run_id)}{relative}",
+        f"Epoch time of B, this run, over that of A, {short(base.run_id)}",
         frame,
         "B over A",
         "×",

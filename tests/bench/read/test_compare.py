@@ -1,9 +1,10 @@
-"""Two run folders compared: what is slower, refused or listed, and the exit status."""
+"""Two runs compared: what is slower, refused or listed, and the exit status."""
 
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,89 +17,141 @@ from typer.testing import CliRunner
 from gatherbench.bench.cli import app
 from gatherbench.bench.read.compare import COLUMNS, CompareError, compare_runs, deciding
 from gatherbench.bench.read.derive import epoch_times
-from gatherbench.bench.read.tables import load_run
-from gatherbench.bench.show.comparison import NOT_JUDGED, exit_status, render_comparison, summary
+from gatherbench.bench.read.tables import Run, no_samples, run_of
+from gatherbench.bench.run.rows import PROCESS, Row, RowMaker
+from gatherbench.bench.show.comparison import (
+    NOT_JUDGED,
+    comparison_json,
+    exit_status,
+    render_comparison,
+)
 
-from ..written_run import ZERO_COPY, Change, append_rows, edit
+from ..written_run import edit
 
 MakeRun = Callable[..., Path]
+#: Seconds of an epoch of each variant of the CPU's gather.
+THREE = {"naive": 1.7, "pinned": 1.3, "prefetch": 1.1}
+ONE = ("one",)
+FIELDS = {
+    **{"dataset": "tiny", "scale": 1.0, "model": "sage", "hidden": 16, "fanouts": [25, 10]},
+    **{"batch_size": 1000, "max_batches": 0, "seed": 0},
+}
+ENV = {"cpu": {"model": "EPYC", "usable_cores": 2, "logical_cores": 2}}
 
 
-def noise(seed: int, share: float = 0.005) -> Change:
-    """Every measured time its own scatter."""
-    rng = np.random.default_rng(seed)
+def made(
+    name: str,
+    paths: Mapping[str, float] = THREE,
+    *,
+    workloads: Sequence[str] = ONE,
+    repeats: int = 3,
+    scatter: float = 0.005,
+    longer: Callable[[int], float] = lambda repeat: 1.0,
+    stages: Mapping[tuple[str, str], float] = {},
+    busy: Mapping[str, Sequence[int]] = {},
+    failed: Mapping[tuple[str, int], tuple[str, str]] = {},
+    together: bool = False,
+    payload: float = 2e9,
+    joules: float | None = None,
+    declared: Mapping[str, Mapping[str, float]] = {},
+    env: Mapping[str, Any] = ENV,
+    measure: Mapping[str, Any] = {},
+) -> Run:
+    """A run of two epochs a case, each with a scatter of its own.
 
-    def change(row: dict[str, str]) -> None:
-        if row["unit"] == "s" and row["value"] and row["basis"] == "measured":
-            row["value"] = str(float(row["value"]) * rng.lognormal(0, share))
+    A repeat is ``longer`` by that factor. ``stages``: seconds of a variant and a stage. Repeats of
+    ``busy`` had 1.5 cores of other work. ``failed``: status and reason by variant and repeat.
+    ``together``: paths share the repeat's process, each with a speed of its own.
+    """
+    rng, rows, cases = np.random.default_rng(len(name) + ord(name[-1])), list[Row](), []
+    for workload in workloads:
+        for repeat in range(repeats):
+            process = rng.lognormal(0, 0.005) if together else 1.0
+            for variant, seconds in paths.items():
+                own = {"workload": workload, "strategy": "cpu_gather", "variant": variant}
+                cases.append({**own, "repeat": repeat, "params": {}})
+                make = RowMaker(name, "c", "m", "host", dataset="tiny", **own, repeat=repeat)
+                if bad := failed.get((variant, repeat)):
+                    rows.append(make.missing("case", "wall_time", "s", "clock", bad[1], bad[0]))
+                    continue
+                if together:
+                    rows.append(make.ok(*PROCESS, 100.0 + repeat, "clock"))
+                for epoch in range(2):
+                    factor = process * longer(repeat) * rng.lognormal(0, scatter)
+                    whole, parts = seconds * factor, {"sample": 0.2, "fetch": 0.5, "train": 0.25}
+                    for stage, share in parts.items():
+                        part = stages.get((variant, stage), share) * factor
+                        rows.append(make.ok(stage, "wall_time", "s", part, "clock", epoch))
+                    other = 1.5 * whole if repeat in busy.get(variant, ()) else 0.0
+                    epochs = {"wall_time": whole, "window_time": whole, "cpu_user": whole}
+                    epochs |= {"cpu_system": 0.0, "system_cpu_busy": whole + other}
+                    rows += [
+                        make.ok("epoch", metric, "s", value, "clock", epoch)
+                        for metric, value in epochs.items()
+                    ]
+                    rows.append(make.ok("fetch", "payload", "B", payload, "ids", epoch))
+                    if joules is not None:
+                        rows.append(make.ok("epoch", "gpu_energy", "J", joules, "nvml", epoch))
+                for metric, value in declared.get(variant, {}).items():
+                    unit = "1" if "requests" in metric else "B"
+                    computed = replace(make, basis="declared")
+                    rows.append(computed.ok("fetch", metric, unit, value, "ids"))
+                rows.append(make.ok("case", "wall_time", "s", 10.0, "clock"))
+    plan: dict[str, Any] = {"workloads": dict.fromkeys(workloads, FIELDS), "cases": cases}
+    plan["measure"] = {"epochs": 2, "warmup_epochs": 1, "sampling": "live", **measure}
+    return run_of(Path("runs") / name, plan, dict(env), rows, no_samples(), False)
 
-    return change
+
+@pytest.fixture(scope="module")
+def base() -> Run:
+    """The run before; it differs from others by noise of half a per cent."""
+    return made("20261121-quick-aaaaaa")
 
 
-def times(factor: float, variant: str, *stages: str) -> Change:
-    def change(row: dict[str, str]) -> None:
-        if (row["variant"], row["metric"]) == (variant, "wall_time") and row["stage"] in stages:
-            row["value"] = str(float(row["value"]) * factor)
-
-    return change
+def new(**changes: Any) -> Run:
+    return made("20261122-quick-bbbbbb", **changes)
 
 
-def change_json(path: Path, **values: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+def line(table: pd.DataFrame, variant: str, metric: str = "epoch") -> Any:
+    (found,) = table[(table["variant"] == variant) & (table["metric"] == metric)].to_dict("records")
+    return found
 
 
-@pytest.fixture
-def pair(make_run: MakeRun) -> tuple[Path, Path]:
-    """Two runs of one plan that differ by noise of half a per cent."""
-    folders = make_run("20261121-quick-aaaaaa"), make_run("20261122-quick-bbbbbb")
-    for seed, folder in enumerate(folders):
-        edit(folder, noise(seed))
-    return folders
-
-
-def compared(pair: tuple[Path, Path], **options: Any) -> pd.DataFrame:
-    return compare_runs(load_run(pair[0]), load_run(pair[1]), **options)
-
-
-def line(table: pd.DataFrame, variant: str, metric: str = "epoch", basis: str = "measured") -> Any:
-    found = table[
-        (table["variant"] == variant) & (table["metric"] == metric) & (table["basis"] == basis)
-    ]
-    assert len(found) == 1, found
-    return found.iloc[0]
-
-
-def shown(table: pd.DataFrame, pair: tuple[Path, Path], width: int = 120) -> str:
+def shown(table: pd.DataFrame, a: Run, b: Run, width: int = 120) -> str:
     out = io.StringIO()
-    found = render_comparison(table, load_run(pair[0]), load_run(pair[1]), width=width)
-    Console(width=width, file=out).print(found)
+    Console(width=width, file=out).print(render_comparison(table, a, b, width=width))
     return out.getvalue()
 
 
-def test_every_metric_is_there_in_80_columns(pair):
-    table = compared(pair)
-    wide, narrow = (shown(table, pair, width) for width in (120, 80))
-    for said in ("epoch A", "verdict", " train", " cpu", "payload"):
-        assert said in wide
-        assert said in narrow, narrow
-    ((ident, name),) = load_run(pair[0]).names.items()
-    assert f"{name}: {ident}" in wide
+def in_a_line(text: str) -> str:
+    return " ".join(text.split())
 
 
-def test_columns_name_the_runs_and_the_verdicts_that_occur_are_explained(pair, make_run):
-    text = shown(compared(pair), pair)
-    heads = text.partition("epoch A")[2].splitlines()
-    assert heads[1].split()[:2] == ["aaaaaa", "bbbbbb"]
-    assert "SAME: any difference is below the threshold" in text
-    assert "SLOW: B is slower" not in text
-    single = make_run("20261121-a-1", repeats=1), make_run("20261122-b-2", repeats=1)
-    text = " ".join(shown(compared(single), single).split())
-    assert "(one repeat)" in text
-    assert "inf" not in text
+# ---- verdicts ------------------------------------------------------------------------------------
 
 
-def test_equal_runs_are_the_same(pair):
-    table = compared(pair)
+@pytest.mark.parametrize("together", [False, True])
+def test_equal_runs_are_the_same_and_a_tenth_is_found_in_every_series(together):
+    """18 series of six repeats each, whose epochs scatter by half a per cent."""
+    paths = {f"s{number}": 1.0 + 0.1 * number for number in range(6)}
+    words = []
+    for slower in (1.0, 1.1):
+        pair = (
+            made(
+                name,
+                {path: seconds * factor for path, seconds in paths.items()},
+                workloads=("one", "two", "three"),
+                repeats=6,
+                together=together,
+            )
+            for name, factor in (("a", 1.0), ("b", slower))
+        )
+        words += compare_runs(*pair, metrics=["epoch"])["verdict"].to_list()
+    assert words == ["SAME"] * 18 + ["SLOW"] * 18
+
+
+def test_equal_runs_are_the_same(base):
+    table = compare_runs(base, new())
     assert list(table.columns) == COLUMNS
     assert set(table["verdict"]) <= {"SAME", "AMBIGUOUS"}
     assert set(table.loc[table["metric"] == "epoch", "verdict"]) == {"SAME"}
@@ -106,14 +159,14 @@ def test_equal_runs_are_the_same(pair):
         "epoch", "sample", "fetch", "train", "cpu", "payload_rate"
     ]  # fmt: skip
     assert exit_status(table) == 0
-    assert "between two runs" not in " ".join(shown(table, pair).split())
-    pd.testing.assert_frame_equal(table, compared(pair))
+    assert "between two runs" not in in_a_line(shown(table, base, new()))
+    pd.testing.assert_frame_equal(table, compare_runs(base, new()))
 
 
-def test_an_injected_slowdown_of_a_tenth_is_found_where_it_is(pair):
-    edit(pair[1], times(1.25, "naive", "fetch"), times(1.1, "naive", "epoch"))
-    table = compared(pair)
-    assert "may also change between two runs" in " ".join(shown(table, pair).split())
+def test_an_injected_slowdown_of_a_tenth_is_found_where_it_is(base):
+    slower = new(paths={**THREE, "naive": 1.1 * 1.7}, stages={("naive", "fetch"): 1.25 * 0.5})
+    table = compare_runs(base, slower)
+    assert "may also change between two runs" in in_a_line(shown(table, base, slower))
     slow = line(table, "naive")
     assert slow["verdict"] == "SLOW"
     assert 1.05 < slow["low"] < slow["ratio"] < slow["high"] < 1.15
@@ -122,136 +175,108 @@ def test_an_injected_slowdown_of_a_tenth_is_found_where_it_is(pair):
     assert line(table, "naive", "train")["verdict"] == "SAME"
     assert line(table, "pinned")["verdict"] == "SAME"
     rate = line(table, "naive", "payload_rate")
-    assert rate["verdict"] == "SLOW"
-    assert rate["ratio"] == pytest.approx(1 / 1.25, rel=0.03)
+    assert (rate["verdict"], rate["ratio"]) == ("SLOW", pytest.approx(1 / 1.25, rel=0.03))
     assert exit_status(table) == 1
-    back = compared((pair[1], pair[0]))
+    back = compare_runs(slower, base)
     assert line(back, "naive")["verdict"] == "FAST"
     assert exit_status(back) == 0
 
 
-def test_a_stage_decides_only_when_it_is_asked_for(pair):
-    edit(pair[1], times(1.5, "naive", "sample"))
-    table = compared(pair)
+def test_a_stage_decides_only_when_it_is_asked_for(base):
+    other = new(stages={("naive", "sample"): 0.3})
+    table = compare_runs(base, other)
     assert line(table, "naive", "sample")["verdict"] == "SLOW"
     assert exit_status(table) == 0
-    only = compared(pair, metrics=["sample"])
+    only = compare_runs(base, other, metrics=["sample"])
     assert set(only["metric"]) == {"sample"}
     assert exit_status(only, ["sample"]) == 1
 
 
-def test_a_series_with_a_0_has_no_ratio(pair):
-    def once(row: dict[str, str]) -> None:
-        at = row["variant"], row["stage"], row["metric"], row["repeat"], row["epoch"]
-        if at == ("naive", "sample", "wall_time", "0", "0"):
-            row["value"] = "0"
-
-    edit(pair[1], once)
-    found = line(compared(pair), "naive", "sample")
+def test_a_series_with_a_0_has_no_ratio(base):
+    found = line(compare_runs(base, new(stages={("naive", "sample"): 0.0})), "naive", "sample")
     assert (found["verdict"], found["reason"]) == ("AMBIGUOUS", "a value of 0 has no ratio")
-    assert found[["base", "new"]].to_list() == pytest.approx([0.2, 0.2], rel=0.02)
     assert np.isnan(found["ratio"])
 
 
-def test_energy_is_compared_where_it_was_measured(pair):
-    def measured(joules: float) -> Change:
-        def change(row: dict[str, str]) -> None:
-            if row["metric"] == "gpu_energy":
-                row.update(value=str(joules), status="ok", reason="")
-
-        return change
-
-    edit(pair[0], measured(100.0))
-    assert line(compared(pair), "naive", "gpu_energy")["verdict"] == "MISSING"
-    edit(pair[1], measured(120.0))
-    energy = line(compared(pair), "naive", "gpu_energy")
+def test_energy_is_compared_where_it_was_measured(base):
+    before = made("20261121-quick-aaaaaa", joules=100.0)
+    assert line(compare_runs(before, new()), "naive", "gpu_energy")["verdict"] == "MISSING"
+    energy = line(compare_runs(before, new(joules=120.0)), "naive", "gpu_energy")
     assert (energy["verdict"], energy["unit"]) == ("SLOW", "J")
 
 
-def test_modelled_times_are_compared_exactly(make_run):
-    pair = (
-        make_run("20261121-a-1", modelled=[ZERO_COPY]),
-        make_run("20261122-b-2", modelled=[ZERO_COPY]),
-    )
-    modelled = line(compared(pair), "registered", basis="predicted")
-    assert modelled["verdict"] == "SAME"
-    assert "exactly" in modelled["reason"]
-
-    def hair(row: dict[str, str]) -> None:
-        if (row["basis"], row["stage"], row["metric"]) == ("predicted", "epoch", "wall_time"):
-            row["value"] = str(float(row["value"]) * 1.0001)
-
-    edit(pair[1], hair)
-    table = compared(pair)
-    assert line(table, "registered", basis="predicted")["verdict"] == "SLOW"
-    assert line(table, "registered")["verdict"] == "SAME"
-    assert exit_status(table) == 1
-
-    def profile(row: dict[str, str]) -> None:
-        if row["basis"] == "predicted":
-            row["machine"] = "another-profile"
-
-    edit(pair[1], profile)
-    said = shown(compared((pair[0], make_run("20261123-c-3"))), pair)
-    assert "MISSING epoch, unified_zero_copy (registered): no modelled epoch in B" in said
-    other = line(compared(pair), "registered", basis="predicted")
-    assert other["verdict"] == "AMBIGUOUS"
-    assert "another-profile in B" in other["reason"]
-
-
-def test_a_modelled_time_that_rests_on_measured_ones_decides_nothing(make_run):
-    borrowed = {ZERO_COPY[:2]: ["sample"]}
-    pair = (
-        make_run("20261121-a-1", modelled=[ZERO_COPY], borrowed=borrowed),
-        make_run("20261122-b-2", modelled=[ZERO_COPY], borrowed=borrowed),
-    )
-    assert line(compared(pair), "registered", basis="predicted")["verdict"] == "SAME"
-
-    def slower(row: dict[str, str]) -> None:
-        if row["basis"] == "predicted" and row["unit"] == "s" and row["value"]:
-            row["value"] = str(float(row["value"]) * 1.5)
-
-    edit(pair[1], slower)
-    table = compared(pair)
-    epoch = line(table, "registered", basis="predicted")
-    assert (epoch["verdict"], epoch["ratio"]) == ("AMBIGUOUS", pytest.approx(1.5))
-    assert "each run measured" in epoch["reason"]
-    assert exit_status(table) == 0
-
-
-def test_declared_bytes_and_requests_are_compared_exactly(pair):
-    for folder, sizes in ((pair[0], (10, 90)), (pair[1], (30, 80))):
-        requests = [
-            {"metric": f"gpu_requests_{size}_bytes", "unit": "1", "value": count}
-            for size, count in zip((32, 128), sizes, strict=True)
-        ]
-        link = {"metric": "gpu_link_read", "unit": "B", "value": 12e3}
-        what = {"strategy": ZERO_COPY[0], "variant": ZERO_COPY[1], "basis": "declared"}
-        append_rows(folder, [*requests, link], stage="fetch", **what)
-    table = compared(pair)
-    requests = line(table, "registered", "link_requests", "declared")
+def test_declared_bytes_and_requests_are_compared_exactly():
+    counts = {"gpu_requests_32_bytes": 10, "gpu_requests_128_bytes": 90, "gpu_link_read": 12e3}
+    a = made("a", declared={"naive": counts})
+    more = counts | {"gpu_requests_32_bytes": 30, "gpu_requests_128_bytes": 80}
+    b = made("b", declared={"naive": more})
+    table = compare_runs(a, b)
+    requests = line(table, "naive", "link_requests")
     assert (requests["base"], requests["new"], requests["verdict"]) == (100, 110, "SLOW")
-    assert line(table, "registered", "gpu_link_read", "declared")["verdict"] == "SAME"
+    assert line(table, "naive", "gpu_link_read")["verdict"] == "SAME"
     assert exit_status(table) == 0
-    assert "unified_zero_copy (registered) link_requests: 100 in A, 110 in B" in shown(table, pair)
-    assert exit_status(compared(pair, metrics=["link_requests"]), ["link_requests"]) == 1
-    edit(pair[1], keep=lambda row: not row["metric"].startswith("gpu_requests"))
-    assert "unified_zero_copy (registered) link_requests: no link_requests in B" in shown(
-        compared(pair), pair
-    )
+    assert "cpu_gather (naive) link_requests: 100 in A, 110 in B" in shown(table, a, b)
+    only = ["link_requests"]
+    assert exit_status(compare_runs(a, b, metrics=only), only) == 1
+    none = made("c", declared={"naive": {"gpu_link_read": 12e3}})
+    text = shown(compare_runs(a, none), a, none)
+    assert "cpu_gather (naive) link_requests: no link_requests in B" in text
 
 
-def test_what_one_run_lacks_is_listed(make_run):
-    base = make_run("20261121-a-1", series=_series("naive", "pinned", "prefetch", "gone"))
-    new = make_run(
-        "20261122-b-2",
-        series=_series("naive", "pinned", "prefetch", "added"),
-        failures={
-            ("cpu_gather", "pinned"): ("failed", "CUDA out of memory"),
-            ("cpu_gather", "prefetch"): ("skipped", "no second stream"),
-        },
-    )
-    table = compared((base, new))
+def test_what_is_compared_are_typical_epochs():
+    """Repeats of 1 and 4 s: sqrt(1 × 4) = 2 s in A, twice that in B; the median would be 2.5 s."""
+    of: dict[str, Any] = {"repeats": 2, "scatter": 0.0, "longer": lambda repeat: 4.0**repeat}
+    a, b = made("a", {"naive": 1.0}, **of), made("b", {"naive": 2.0}, **of)
+    table = compare_runs(a, b)
+    found = line(table, "naive")
+    assert [found[name] for name in ("base", "new", "ratio")] == pytest.approx([2, 4, 2])
+    assert "geometric mean over repeats of each repeat's median" in in_a_line(shown(table, a, b))
+    assert epoch_times(a)["median"].to_list() == pytest.approx([2.5])
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(12.0, "SLOW"), (1 / 12, "AMBIGUOUS")])
+def test_other_work_makes_nothing_slow_look_level_nor_anything_fast(base, factor, verdict):
+    other = new(paths={**THREE, "naive": 1.7 * factor}, busy={"naive": range(3)})
+    table = compare_runs(base, other)
+    found = line(table, "naive")
+    assert found["verdict"] == verdict
+    assert "other work had 1.5 cores in B: run again on an idle machine" in found["reason"]
+    assert exit_status(table) == int(verdict == "SLOW")
+
+
+def test_other_work_beside_another_series_changes_no_verdict(base):
+    slower = {path: 1.5 * seconds for path, seconds in THREE.items()}
+    table = compare_runs(base, new(paths=slower, busy={"pinned": [0]}))
+    assert line(table, "naive")["verdict"] == "SLOW"
+    assert line(table, "pinned")["verdict"] == "SLOW", "two repeats were quiet"
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(8, "SLOW"), (9, "AMBIGUOUS")])
+def test_one_of_many_has_to_be_surer(count, verdict):
+    """Repeats of 0.94, 1 and 1.06, and 1.3 times that: of equal series 0.6 % differ as much.
+
+    8 × 0.6 % are less than 5 %, and 9 × 0.6 % are more.
+    """
+    of: dict[str, Any] = {"scatter": 0.0, "longer": lambda repeat: (1.0, 1.06, 0.94)[repeat]}
+    paths = {f"s{number}": 1.0 for number in range(count)}
+    table = compare_runs(made("a", paths, **of), made("b", {**paths, "s0": 1.3}, **of))
+    found = line(table, "s0")
+    assert (found["verdict"], found["low"]) == (verdict, pytest.approx(1.1345, abs=1e-4))
+    assert (f"one of {count} may look like that" in found["reason"]) == (count == 9)
+
+
+# ---- cases of one run ----------------------------------------------------------------------------
+
+
+def test_what_one_run_lacks_is_listed():
+    four = dict.fromkeys(("naive", "pinned", "prefetch"), 1.0)
+    a = made("a", {**four, "gone": 1.0}, repeats=1)
+    lost = {
+        ("pinned", 0): ("failed", "CUDA out of memory"),
+        ("prefetch", 0): ("skipped", "no second stream"),
+    }
+    b = made("b", {**four, "added": 1.0}, repeats=1, failed=lost)
+    table = compare_runs(a, b)
     found = {
         variant: (line(table, variant)["verdict"], line(table, variant)["reason"])
         for variant in ("pinned", "prefetch", "gone", "added")
@@ -262,90 +287,72 @@ def test_what_one_run_lacks_is_listed(make_run):
         "gone": ("MISSING", "not in B's plan"),
         "added": ("NEW", "not in A's plan"),
     }
-    assert line(table, "naive")["verdict"] in ("SAME", "AMBIGUOUS")
+    assert line(table, "naive")["verdict"] == "AMBIGUOUS", "of one repeat"
     assert exit_status(table) == 1
-    said = shown(table, (base, new))
-    assert "FAILED epoch, cpu_gather (pinned): failed in B: CUDA out of memory" in said
+    text = shown(table, a, b)
+    assert "FAILED epoch, cpu_gather (pinned): failed in B: CUDA out of memory" in text
+    assert "(one repeat)" in text
+    assert "inf" not in text
     # Had it failed before as well, that would be nothing new.
-    assert exit_status(compared((new, new))) == 0
+    assert "FAILED" not in set(compare_runs(b, b)["verdict"])
+    content = {line["variant"]: line["ratio"] for line in json_of(table, a, b)["comparisons"]}
+    assert content["gone"] is None
+    assert content["naive"] == pytest.approx(1.0, rel=0.1)
 
 
-def _series(*variants: str) -> list[tuple[str, str, tuple[float, float, float]]]:
-    return [("cpu_gather", variant, (0.2, 1.0, 0.5)) for variant in variants]
+def json_of(table: pd.DataFrame, a: Run, b: Run) -> Any:
+    return json.loads(comparison_json(table, a, b))
 
 
-def test_a_reason_names_the_workload_where_it_does_not_hold_for_all(make_run):
-    """The second run has the pinned gather on "two" alone."""
-    pair = (
-        make_run("20261121-a-1", series=_series("naive", "pinned"), workloads=["one", "two"]),
-        make_run("20261122-b-2", series=_series("naive", "pinned"), workloads=["one", "two"]),
-    )
-    edit(pair[1], keep=lambda row: (row["workload"], row["variant"]) != ("one", "pinned"))
-    cases = json.loads((pair[1] / "plan.json").read_text())["cases"]
-    kept = [c for c in cases if (c["workload"], c["variant"]) != ("one", "pinned")]
-    change_json(pair[1] / "plan.json", cases=kept)
-    said = shown(compared(pair), pair)
-    name = load_run(pair[0]).names["one"]
-    assert f"MISSING epoch, cpu_gather (pinned) on {name}: not in B's plan" in " ".join(
-        said.split()
-    )
-    change_json(pair[1] / "plan.json", cases=[c for c in cases if c["variant"] != "pinned"])
-    edit(pair[1], keep=lambda row: row["variant"] != "pinned")
-    said = shown(compared(pair), pair)
-    assert "MISSING epoch, cpu_gather (pinned): not in B's plan" in said
+def test_a_case_that_failed_in_both_but_was_measured_once_is_listed():
+    """A repeat of A failed, too, so its failure in B is nothing new; but the case is lost."""
+    a = made("a", failed={("pinned", 0): ("failed", "no memory")})
+    b = made("b", failed={("pinned", repeat): ("failed", "no memory") for repeat in range(3)})
+    found = line(compare_runs(a, b), "pinned")
+    assert (found["verdict"], found["reason"]) == ("MISSING", "failed in B: no memory")
 
 
-def test_what_is_compared_are_typical_epochs(make_run):
-    """Repeats of 1 and 4 s: sqrt(1 × 4) = 2 s in A, twice that in B; the median would be 2.5 s."""
-    series, pair = [("cpu_gather", "naive", 1.0)], []
-    for name, factor in (("20261121-a-1", 1), ("20261122-b-2", 2)):
-        times = {0: 1.0 * factor, 1: 4.0 * factor}
-        pair.append(make_run(name, series=series, repeats=2, longer=lambda w, r, e, t=times: t[r]))
-    table = compared((pair[0], pair[1]))
-    found = line(table, "naive")
-    assert found[["base", "new", "ratio"]].to_list() == pytest.approx([2, 4, 2])
-    said = " ".join(shown(table, (pair[0], pair[1])).split())
-    assert "geometric mean over repeats of each repeat's median" in said
-    assert epoch_times(load_run(pair[0]))["median"].to_list() == pytest.approx([2.5])
+def test_a_reason_names_the_workload_where_it_does_not_hold_for_all():
+    """The second run has the pinned gather on "two" alone, or on none."""
+    two = {"naive": 1.0, "pinned": 1.0}
+    a = made("a", two, workloads=("one", "two"))
+    b = made("b", two, workloads=("one", "two"))
+    reason = "MISSING epoch, cpu_gather (pinned){}: not in B's plan"
+    cases = [c for c in b.plan["cases"] if (c["workload"], c["variant"]) != ("one", "pinned")]
+    keys = b.epochs[["workload", "variant"]]
+    epochs = b.epochs[(keys != ["one", "pinned"]).any(axis=1)]
+    cut = replace(b, plan={**b.plan, "cases": cases}, epochs=epochs)
+    table = compare_runs(a, cut)
+    assert reason.format(f" on {a.names['one']}") in in_a_line(shown(table, a, cut))
+    none = made("c", {"naive": 1.0}, workloads=("one", "two"))
+    assert reason.format("") in in_a_line(shown(compare_runs(a, none), a, none))
 
 
-def test_a_repeat_that_failed_is_a_failure_beside_the_verdict(pair):
-    def fail(row: dict[str, str]) -> None:
-        if (row["stage"], row["variant"], row["repeat"]) == ("case", "pinned", "2"):
-            row.update(status="failed", value="", reason="timed out")
-
-    edit(pair[1], fail)
-    table = compared(pair, metrics=["epoch"])
-    mine = table[table["variant"] == "pinned"]
-    assert list(mine["verdict"]) == ["FAILED", "SAME"]
+def test_a_repeat_that_failed_is_a_failure_beside_the_verdict(base):
+    table = compare_runs(base, new(failed={("pinned", 2): ("failed", "timed out")}))
+    epochs = table[(table["variant"] == "pinned") & (table["metric"] == "epoch")]
+    assert list(epochs["verdict"]) == ["FAILED", "SAME"]
     assert exit_status(table) == 1
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(12.0, "SLOW"), (1 / 12, "AMBIGUOUS")])
-def test_other_work_makes_nothing_slow_look_level_nor_anything_fast(make_run, factor, verdict):
-    pair = make_run("20261121-a-1"), make_run("20261122-b-2", other_cores=1.5)
-    edit(pair[1], noise(1), times(factor, "naive", "epoch"))
-    table = compared(pair)
-    found = line(table, "naive")
-    assert found["verdict"] == verdict
-    assert "other work had 1.5 cores in B: run again on an idle machine" in found["reason"]
-    assert exit_status(table) == int(verdict == "SLOW")
+def test_a_workload_of_one_run_is_listed():
+    table = compare_runs(made("a", workloads=("one", "two")), made("b", workloads=("two",)))
+    assert list(table["workload"].unique()) == ["one", "two"]
+    lost = table[table["workload"] == "one"]
+    assert list(lost["verdict"]) == ["MISSING"] * 3
 
 
-def test_a_comparison_that_judged_nothing_is_none_that_passed(make_run):
+def test_a_comparison_that_judged_nothing_is_none_that_passed():
     """Two repeats whose epochs lie 100-fold apart tell nothing; one path is in one run alone."""
-    far: dict[str, Any] = {"repeats": 2, "longer": lambda _w, repeat, _e: 100.0**repeat}
-    pair = (
-        make_run("20261121-a-1", series=_series("naive"), **far),
-        make_run("20261122-b-2", series=_series("naive", "pinned"), **far),
-    )
-    table = compared(pair)
+    far: dict[str, Any] = {"repeats": 2, "longer": lambda repeat: 100.0**repeat}
+    a, b = made("a", {"naive": 1.0}, **far), made("b", {"naive": 1.0, "pinned": 1.0}, **far)
+    table = compare_runs(a, b)
     assert sorted(deciding(table)["verdict"]) == ["AMBIGUOUS", "NEW"]
     assert exit_status(table) == NOT_JUDGED == 3
-    assert "Not judged (exit status 3)" in shown(table, pair)
-    modelled = deciding(table).assign(basis="predicted", verdict="SAME")
-    assert exit_status(pd.concat([table, modelled])) == NOT_JUDGED, "what is computed is no measure"
-    assert exit_status(modelled) == 0, "unless nothing was measured"
+    assert "Not judged (exit status 3)" in shown(table, a, b)
+    declared = deciding(table).assign(basis="declared", verdict="SAME")
+    assert exit_status(pd.concat([table, declared])) == NOT_JUDGED, "computed, not measured"
+    assert exit_status(declared) == 0, "unless nothing was measured"
     level = deciding(table).assign(variant="prefetch", verdict="SAME")
     both = pd.concat([table, level])
     assert (exit_status(both), exit_status(both, strict=True)) == (0, NOT_JUDGED)
@@ -354,195 +361,109 @@ def test_a_comparison_that_judged_nothing_is_none_that_passed(make_run):
     assert (exit_status(level), exit_status(level, strict=True)) == (0, 0)
 
 
-@pytest.mark.parametrize(("count", "verdict"), [(8, "SLOW"), (9, "AMBIGUOUS")])
-def test_one_of_many_has_to_be_surer(make_run, count, verdict):
-    """Repeats of 0.94, 1 and 1.06, and 1.3 times that: of equal series 0.6 % differ as much.
-
-    8 × 0.6 % are less than 5 %, and 9 × 0.6 % are more.
-    """
-    series = [("cpu_gather", f"s{number}", 1.0) for number in range(count)]
-    scatter = {"repeats": 3, "longer": lambda _w, repeat, _e: (1.0, 1.06, 0.94)[repeat]}
-    pair = (
-        make_run("20261121-a-1", series=series, **scatter),
-        make_run("20261122-b-2", series=series, **scatter),
-    )
-    edit(pair[1], times(1.3, "s0", "epoch"))
-    found = line(compared(pair), "s0")
-    assert (found["verdict"], found["low"]) == (verdict, pytest.approx(1.1345, abs=1e-4))
-    assert (f"one of {count} may look like that" in found["reason"]) == (count == 9)
-
-
-def test_other_work_beside_another_series_changes_no_verdict(make_run):
-    beside = {"other_cores": 1.5, "beside": ("cpu_gather", "pinned", 0)}
-    pair = make_run("20261121-a-1"), make_run("20261122-b-2", **beside)
-    edit(pair[1], noise(1), times(1.5, "naive", "epoch"), times(1.5, "pinned", "epoch"))
-    table = compared(pair)
-    assert line(table, "naive")["verdict"] == "SLOW"
-    assert line(table, "pinned")["verdict"] == "SLOW", "two repeats were quiet"
-
-
-def test_other_work_beside_the_reference_is_told_of_a_ratio(make_run):
-    pair = make_run("20261121-a-1"), make_run("20261122-b-2")
-
-    def busy(row: dict[str, str]) -> None:
-        if row["metric"] == "system_cpu_busy" and row["variant"] == "naive":
-            row["value"] = str(float(row["value"]) + 3.0)
-
-    edit(pair[1], noise(1), times(1.5, "pinned", "epoch"), busy)
-    found = line(compared(pair, across_machines=True), "pinned")
-    assert found["verdict"] == "SLOW"
-    assert "1.5 cores in B" in found["reason"]
-
-
-def test_other_minibatches_are_refused_always(pair):
-    def another_trace(row: dict[str, str]) -> None:
-        if row["metric"] == "payload":
-            row["value"] = "2000000400"
-
-    edit(pair[1], another_trace)
-    for across in (False, True):
-        with pytest.raises(CompareError, match="different minibatches"):
-            compared(pair, across_machines=across)
-
-
-def test_a_workload_of_one_run_is_listed(make_run):
-    pair = (
-        make_run("20261121-a-1", workloads=["one", "two"]),
-        make_run("2026-b-2", workloads=["two"]),
-    )
-    table = compared(pair)
-    assert list(table["workload"].unique()) == ["one", "two"]
-    lost = table[table["workload"] == "one"]
-    assert set(lost["verdict"]) == {"MISSING"}
-    assert len(lost) == 3
+# ---- refused -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("changes", "message"),
     [
-        ({"cpu": {"model": "AMD EPYC", "usable_cores": 4}}, "cores: 2 and 4"),
-        ({"cpu": {"model": "Xeon", "usable_cores": 2}}, "AMD EPYC and Xeon"),
-        ({"gpus": [{"name": "H200", "power_limit_w": 600.0}]}, r"None and H200 \(600 W\)"),
-        ({"thread_limits": {"OMP_NUM_THREADS": "1"}}, "OMP_NUM_THREADS: None and 1"),
+        ({"payload": 2e9 + 400}, "different minibatches"),
+        ({"workloads": ("two",)}, r"no workload in common \(one and two\): run the same plan"),
+        ({"env": {"cpu": {"usable_cores": 4}}}, "different machines.*cores: 2 in A, 4 in B"),
+        ({"env": {"cpu": {"model": "Xeon"}}}, "different machines.*EPYC in A, Xeon in B"),
+        (
+            {"env": {**ENV, "gpus": [{"name": "H200", "power_limit_w": 600.0}]}},
+            "GPUs: none in A, H200 in B; power limit, W: none in A, 600.0 in B",
+        ),
+        ({"env": {**ENV, "thread_limits": {"X": "1"}}}, "X: none in A, 1 in B.*gatherbench show"),
+        ({"measure": {"threads": 1}}, "different settings.*threads: none in A, 1 in B"),
+        ({"measure": {"sampling": "uva"}}, "different settings.*live in A, uva in B"),
+        ({"measure": {"sampler_workers": 2}}, "sampler_workers: none in A, 2 in B"),
+        ({"failed": {(v, r): ("failed", "no") for v in THREE for r in range(3)}}, "no case was"),
     ],
 )
-def test_other_machines_are_refused_unless_asked_for(pair, change, named):
-    change_json(pair[1] / "env.json", **change)
-    with pytest.raises(CompareError, match=f"different machines.*{named}.*--across-machines"):
-        compared(pair)
-    table = compared(pair, across_machines=True)
-    assert set(table["variant"]) == {"pinned", "registered"}  # the reference over itself is 1
-    assert set(table["unit"]) == {"1"}
+def test_runs_whose_numbers_mean_other_things_are_refused(base, changes, message):
+    with pytest.raises(CompareError, match=message):
+        compare_runs(base, new(**changes))
 
 
-def test_runs_whose_threads_waited_otherwise_have_no_verdict(pair):
+def test_a_setting_that_older_plans_lack_is_its_default(base):
+    assert len(compare_runs(base, new(measure={"sampler_workers": 0, "threads": 0})))
+
+
+def test_runs_whose_threads_waited_otherwise_have_no_verdict(base):
     """Twice as slow, and nobody knows by what; what is computed is judged as ever."""
-    edit(pair[1], times(2.0, "pinned", "epoch"))
-    assert line(compared(pair), "pinned")["verdict"] == "SLOW"
+    slower = {**THREE, "pinned": 2.6}
     waiting = {"variables": {"OMP_WAIT_POLICY": "PASSIVE"}, "reason": "busy"}
-    change_json(pair[1] / "env.json", waiting=waiting)
-    table = compared(pair)
+    passive = new(paths=slower, env={**ENV, "waiting": waiting})
+    table = compare_runs(base, passive)
     found = line(table, "pinned")
     assert (found["verdict"], exit_status(table)) == ("UNLIKE", NOT_JUDGED)
-    said = "threads waited by default in A and passively in B: measure both alike"
-    assert found["reason"] == said
-    assert said in re.sub(r"\s+", " ", shown(table, pair))
-    change_json(pair[0] / "env.json", waiting=waiting | {"reason": ""})
-    assert line(compared(pair), "pinned")["verdict"] == "SLOW", "both alike"
+    reason = "threads waited by default in A and passively in B: measure both alike"
+    assert found["reason"] == reason
+    assert reason in in_a_line(shown(table, base, passive))
+    alike = made("a", env={**ENV, "waiting": waiting | {"reason": ""}})
+    assert line(compare_runs(alike, passive), "pinned")["verdict"] == "SLOW", "both alike"
 
 
-def test_across_machines_compares_ratios(pair):
-    change_json(pair[1] / "env.json", cpu={"model": "Xeon", "usable_cores": 64})
-    for variant in ("naive", "pinned", "registered"):
-        edit(pair[1], times(0.3, variant, "epoch", "fetch", "train", "sample"))
-    assert set(compared(pair, across_machines=True, metrics=["epoch"])["verdict"]) == {"SAME"}
-    edit(pair[1], times(1.3, "registered", "epoch"))
-    found = line(compared(pair, across_machines=True), "registered")
-    assert found["verdict"] == "SLOW"
-    assert found["base"] == pytest.approx(1.11 / 1.71, rel=0.05)
+# ---- shown ---------------------------------------------------------------------------------------
 
 
-def test_declared_values_of_other_machines_are_compared_as_they_are(make_run):
-    """Bytes and requests do not depend on a machine, so they are put over no reference."""
-    runs = make_run("20261121-a-1", declared=True), make_run("20261122-b-2", declared=True)
-    change_json(runs[1] / "env.json", cpu={"model": "Xeon", "usable_cores": 64})
-    across, within = (
-        table[table["basis"] == "declared"].set_index(["variant", "metric"])["base"].to_dict()
-        for table in (compared(runs, across_machines=True), compared((runs[0], runs[0])))
-    )
-    assert len(across) > 1
-    assert across == within
+def test_the_table_fits_its_columns_and_says_it_all(base):
+    slower = new(paths={**THREE, "naive": 1.3 * 1.7}, stages={("pinned", "fetch"): 1.0})
+    table = compare_runs(base, slower)
+    wide, narrow = (shown(table, base, slower, width) for width in (120, 80))
+    for text, width in ((wide, 120), (narrow, 80)):
+        for part in ("epoch A", "verdict", " train", " cpu", "payload"):
+            assert part in text
+        assert max(map(len, text.splitlines())) <= width
+    assert f"{base.names['one']}: one" in wide
+    assert wide.partition("epoch A")[2].splitlines()[1].split()[:2] == ["aaaaaa", "bbbbbb"]
+    assert "SAME: any difference is below the threshold" in wide
+    assert "FAST: B is faster" not in wide
+    assert "…" not in wide
+    assert "SLOW epoch, cpu_gather (naive): the whole interval is worse by more than 5%" in wide
+    assert re.search(r"(1\.9\d|2\.0\d)\s!", wide)
+    assert wide.rstrip().endswith("epoch: 1 SLOW, 2 SAME")
 
 
-def test_across_machines_needs_one_reference(make_run):
-    pair = make_run("20261121-a-1"), make_run("20261122-b-2", series=_series("pinned"))
-    with pytest.raises(CompareError, match=r"cpu_gather naive and cpu_gather pinned"):
-        compared(pair, across_machines=True)
+def test_hostile_names_stay_text():
+    a, b = made("a", {"[red]x[/]": 1.0}), made("b", {"[red]x[/]": 1.0})
+    assert "[red]x[/]" in shown(compare_runs(a, b), a, b)
 
 
-def test_other_settings_are_refused(pair):
-    measure = json.loads((pair[1] / "plan.json").read_text())["measure"]
-    change_json(pair[1] / "plan.json", measure={**measure, "threads": 1})
-    with pytest.raises(CompareError, match=r"different settings.*threads: None and 1"):
-        compared(pair)
-    change_json(pair[1] / "plan.json", measure={**measure, "sampling": "replay"})
-    with pytest.raises(CompareError, match=r"different settings.*live and replay"):
-        compared(pair, across_machines=True)
-    change_json(pair[1] / "plan.json", measure={**measure, "sampler_workers": 0})
-    assert len(compared(pair)), "the other run is from before there were workers"
-    change_json(pair[1] / "plan.json", measure={**measure, "sampler_workers": 2})
-    with pytest.raises(CompareError, match=r"different settings.*sampler_workers: 0 and 2"):
-        compared(pair, across_machines=True)
+def test_the_command_line(make_run):
+    series = [("cpu_gather", variant, seconds) for variant, seconds in THREE.items()]
+    pair = [
+        make_run(name, series=series, epochs=2, jitter=0.005)
+        for name in ("20261121-quick-aaaaaa", "20261122-quick-bbbbbb")
+    ]
 
-
-def test_nothing_measured_in_both_is_refused(make_run):
-    failed = {("cpu_gather", "naive"): ("failed", "no memory")}
-    pair = (
-        make_run("20261121-a-1", series=_series("naive")),
-        make_run("20261122-b-2", series=_series("naive"), failures=failed),
-    )
-    with pytest.raises(CompareError, match="no case was measured in both"):
-        compared(pair)
-
-
-def test_the_table_fits_120_columns_and_says_it_all(pair):
-    edit(pair[1], times(1.3, "naive", "epoch"), times(2.0, "pinned", "fetch"))
-    table = compared(pair)
-    said = shown(table, pair)
-    assert max(map(len, said.splitlines())) <= 120
-    assert "…" not in said
-    assert "SLOW epoch, cpu_gather (naive): the whole interval is worse by more than 5%" in said
-    assert re.search(r"(1\.9\d|2\.0\d)\s!", said)
-    assert said.rstrip().endswith("epoch: measured 1 SLOW, 2 SAME")
-
-
-def test_hostile_names_stay_text(make_run):
-    series = [("cpu_gather", "[red]x[/]", (0.2, 1.0, 0.5))]
-    pair = make_run("20261121-a-1", series=series), make_run("20261122-b-2", series=series)
-    assert "[red]x[/]" in shown(compared(pair), pair)
-
-
-def test_the_command_line(pair):
     def call(*arguments: object) -> Any:
         return CliRunner().invoke(app, ["compare", *map(str, arguments)])
 
     same = call(*pair)
     assert same.exit_code == 0
-    assert "measured 3 SAME" in same.output
-    change_json(pair[1] / "env.json", libraries={"torch": "9.9"})
-    edit(pair[1], times(1.3, "naive", "epoch"))
+    assert "epoch: 3 SAME" in same.output
+
+    def slower(row: dict[str, str]) -> None:
+        if (row["variant"], row["stage"], row["metric"]) == ("naive", "epoch", "wall_time"):
+            row["value"] = str(1.3 * float(row["value"]))
+
+    env = json.loads((pair[1] / "env.json").read_text())
+    (pair[1] / "env.json").write_text(json.dumps({**env, "libraries": {"torch": "9.9"}}))
+    edit(pair[1], slower)
     slow = call(*pair, "--json")
     assert slow.exit_code == 1
     content = json.loads(slow.output)
     assert content["exit_status"] == 1
-    assert content["summary"] == "epoch: measured 1 SLOW, 2 SAME"
+    assert content["summary"] == "epoch: 1 SLOW, 2 SAME"
     assert content["changed"] == ["torch: none in A, 9.9 in B"]
     assert content["comparisons"][0]["verdict"] == "SLOW"
     assert "changed: torch: none in A, 9.9 in B" in call(*pair).output
     assert call(*pair, "--metric", "train").exit_code == 0
     assert call(*pair, "--threshold", "0.5").exit_code == 0
     edit(pair[1], keep=lambda row: row["variant"] != "pinned" or row["epoch"] == "-1")
-    assert call(*pair, "--threshold", "0.5").exit_code == 0
     lost = call(*pair, "--threshold", "0.5", "--strict", "--json")
     assert (lost.exit_code, json.loads(lost.output)["exit_status"]) == (3, 3)
     for wrong, word in (
@@ -554,16 +475,6 @@ def test_the_command_line(pair):
         found = call(*wrong)
         assert found.exit_code == 2
         assert word in found.output
-    change_json(pair[1] / "env.json", cpu={"model": "Xeon"})
-    assert call(*pair).exit_code == 2
-    assert call(*pair, "--across-machines", "--metric", "train").exit_code == 0
-
-
-def test_json_has_null_where_there_is_no_number(make_run):
-    one, two = _series("naive", "pinned"), _series("naive")
-    pair = make_run("20261121-a-1", series=one), make_run("20261122-b-2", series=two)
-    done = CliRunner().invoke(app, ["compare", *map(str, pair), "--json"])
-    records = json.loads(done.output)["comparisons"]
-    (lost,) = [r for r in records if r["verdict"] == "MISSING"]
-    assert lost["ratio"] is None
-    assert summary(compared(pair)) == "epoch: measured 1 MISSING, 1 SAME"
+    text = in_a_line(call("--help").output)
+    for word in ("SAME", "FAST", "SLOW", "AMBIGUOUS", "UNLIKE", "FAILED", "Exit status"):
+        assert word in text

@@ -95,16 +95,6 @@ def test_two_designs_of_one_plan_can_be_compared():
     assert said.to_dict() == {NAIVE: "SAME", PINNED: "FAST"}, "its neighbours warm its caches"
 
 
-def test_ratios_of_other_machines_are_paired_within_their_processes():
-    """Each process is twice as slow as the one before: only its own ratios are alike."""
-    base, new = (
-        run_with(repeats(WORKLOADS[0], [ratio, 1.0001 * ratio] * 3)) for ratio in (1.1, 0.88)
-    )
-    found = compare_runs(base, new, across_machines=True, metrics=["epoch"]).set_index("variant")
-    assert found.loc[PINNED, "verdict"] == "FAST"
-    assert found.loc[PINNED, "high"] == pytest.approx(0.8, rel=1e-3)
-
-
 LIMITS = Measure(together=True, repeats=[2, 9], precision=0.03)
 
 
