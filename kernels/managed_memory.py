@@ -4,8 +4,8 @@ Registered memory is mapped for the GPU in pages of 4 KiB, whatever pages the ho
 of managed memory (UVM) takes it from the host in chunks of 2 MiB, 64 KiB or 4 KiB and maps a whole
 chunk as one page, since driver 530.30.02 (NVIDIA's open kernel modules, ``uvm_va_block.c``). It
 does not retry for chunks above 4 KiB (``__GFP_NORETRY`` in ``uvm_pmm_sysmem.c``): a host with
-fragmented memory silently gives small ones. So the speed at which the GPU goes from page to page is
-measured when a path opens (``strategies/page_rate.py``).
+fragmented memory silently gives small ones. ``gatherbench probe`` compares it with registered
+memory.
 
 Preferred location CPU keeps a page from moving to the GPU that reads it, and accessed-by maps it
 beforehand (CUDA C++ Programming Guide, "Data Usage Hints"); a fault then adds a mapping and moves

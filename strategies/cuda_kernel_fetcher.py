@@ -39,7 +39,6 @@ from gatherbench.kernels.order import Order, ReadOrder, read_order
 from gatherbench.strategies.base import ID_DTYPES, Fetcher, Residency, SetupStep, Ticket, rows_of
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import Staging, after, device_rows, event, found_at
-from gatherbench.strategies.page_rate import page_visit_steps
 from gatherbench.strategies.places import with_index
 
 #: The launch policy for rows that lie in GPU memory.
@@ -171,8 +170,6 @@ class KernelFetcher(Fetcher):
             text = "bytes of the table that lay elsewhere, and now lie twice on the host"
             setup.append(SetupStep("managed_copy", "B", mapped.copied, text))
         try:
-            if memory != "resident":
-                setup += page_visit_steps(mapped.address, mapped.size_bytes, device)
             return cls(features, device, mapped, setup, policy, order, overlapped=overlapped)
         except BaseException:
             mapped.close()

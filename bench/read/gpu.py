@@ -22,10 +22,6 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES
 
-#: The rate of reads over a whole table, as a share of that over 64 MiB of it, if pages are large.
-#: On an H200 0.49 to 0.59 over 16 to 48 GiB of managed memory, 0.04 to 0.06 of registered, 0.12
-#: over 2 GiB of managed memory in pages of 4 KiB (``results/nvidia-h200``, 2026-11-26).
-LARGE_PAGES = 0.25
 #: Largest reads that a GPU may make, B; requests are declared for the first.
 LARGEST_READS = (128, 64)
 
@@ -51,16 +47,6 @@ def copied_ratio(run: Run) -> float | None:
         if len(ratios) == len(names) and ratios["value"].between(*TRUSTED).all():
             return float(ratios.set_index("metric")["value"][names[0]])
     return None
-
-
-def slow_pages(run: Run) -> pd.DataFrame:
-    """Return series whose managed memory the GPU reads at the rate of small pages, as measured
-    when the path opens: reads a second over the ``whole`` table, and over its ``near`` part.
-    """
-    names = {"setup_page_visit_rate_per_s": "whole", "setup_page_visit_rate_near_per_s": "near"}
-    found = run.ended.groupby(SERIES)[["setup_managed_bytes", *names]].median()
-    found = found.rename(columns=names).dropna(subset="setup_managed_bytes")
-    return found[found["whole"] < LARGE_PAGES * found["near"]].reset_index()
 
 
 def energy(run: Run) -> pd.DataFrame:

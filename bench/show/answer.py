@@ -25,7 +25,7 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import listed, number, quantity, short, span, with_ends
 from gatherbench.bench.run.part import CUT_OFF
 from gatherbench.bench.run.rows import Key
-from gatherbench.bench.show.provenance import cases_ended, small_pages
+from gatherbench.bench.show.provenance import cases_ended
 from gatherbench.stats.interval import Interval
 from gatherbench.stats.judge import THRESHOLD
 from gatherbench.strategies.base import UNRANKED, parameters
@@ -257,7 +257,6 @@ def _cautions(run: Run) -> Iterator[str]:
             f"Threads waited passively{why}: epochs differ from those with threads that spin, the"
             " default of an idle machine"
         )
-    yield from small_pages(run)
     if counts["ok"] and not run.has_gpu:
         yield "Host memory only. These are not GPU results: run `make bench` on the GPU machine"
     if cut := int(((run.reasons["source"] == CUT_OFF) & (run.reasons["rank"] < 0)).sum()):

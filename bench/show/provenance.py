@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, cast
-
 import pandas as pd
 
 from gatherbench.bench.read.derive import problems
-from gatherbench.bench.read.gpu import slow_pages
 from gatherbench.bench.read.noise import noise, noisy_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity, short
-from gatherbench.strategies.registry import in_words
 
 
 def modelled_for(run: Run) -> list[str]:
@@ -33,16 +28,6 @@ def warnings_of(run: Run) -> list[str]:
     if noisy_series(run):  # else only clean repeats count
         cautions.append(f"Noisy: {noise(run)}; measure again on an idle machine")
     return cautions
-
-
-def small_pages(run: Run) -> list[str]:
-    """Give a sentence for each path that reads managed memory by small pages."""
-    return [
-        f"{in_words(row.strategy, row.variant)} reads {quantity(row.whole, '1/s')} over its table"
-        f" and {quantity(row.near, '1/s')} over 64 MiB of it: its managed memory is mapped by small"
-        " pages (an old driver, a host whose memory is in pieces), or beyond the GPU’s reach"
-        for row in cast("Iterable[Any]", slow_pages(run).itertuples())
-    ]
 
 
 def repeats_of(run: Run) -> str:
