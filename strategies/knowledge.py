@@ -51,9 +51,10 @@ class Ranks:
     world: int
     local_world: int
 
-    def machine(self, rank: int) -> int:
-        """Return the number of the machine on which a rank runs."""
-        return rank // self.local_world
+    @property
+    def first(self) -> int:
+        """Return the first rank of this machine."""
+        return self.rank // self.local_world * self.local_world
 
 
 @dataclass(frozen=True, slots=True, eq=False)

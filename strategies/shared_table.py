@@ -45,14 +45,13 @@ def shared_table(array: Tensor | NDArray[Any]) -> Tensor:
             f"expected a table [N, D] in host memory, got {list(source.shape)} on {source.device}"
         )
     ranks = current_ranks()
-    first = ranks.rank // ranks.local_world * ranks.local_world
     made, error = -1, 0
-    if ranks.rank == first:
+    if ranks.rank == ranks.first:
         try:
             made = _filled(source)
         except OSError as failed:
             error = failed.errno or -1
-    pid, opened, error = _of_all([os.getpid(), made, error])[first]
+    pid, opened, error = _of_all([os.getpid(), made, error])[ranks.first]
     table, lost = None, 0
     if not error:
         try:
@@ -64,7 +63,7 @@ def shared_table(array: Tensor | NDArray[Any]) -> Tensor:
         os.close(made)
     if error:
         size = f"{source.nbytes / 2**30:.2f} GiB"
-        raise MemoryError(f"rank {first} has no {size} of shared memory: {os.strerror(error)}")
+        raise MemoryError(f"rank {ranks.first} has no {size} of shared memory: {os.strerror(error)}")
     if table is None or refused:
         rank, code = next(iter(refused.items()))
         raise OSError(

@@ -2,8 +2,8 @@
 
 ``torch.distributed`` does the work: DDP averages the gradients, gloo carries them between processes
 of a host and NCCL between GPUs. This module adds the clock. A rank that reaches the exchange of
-gradients early waits for the slowest one. That wait is separated from the exchange itself by when
-each rank entered it, counted from the barrier with which every epoch begins.
+gradients early waits for the slowest one. When each rank entered it, counted from the barrier with
+which every epoch begins, separates that wait from the exchange itself.
 """
 
 from __future__ import annotations
@@ -126,15 +126,14 @@ class Together(Alone):
         return [json.loads(bytes(text.tolist())) for text in padded]
 
     def _all_gathered(self, own: Tensor) -> list[Tensor]:
-        found = [torch.empty_like(own, device=self._device) for _ in range(self.world)]
-        dist.all_gather(found, own.to(self._device))
-        return [of.cpu() for of in found]
+        tensors = [torch.empty_like(own, device=self._device) for _ in range(self.world)]
+        dist.all_gather(tensors, own.to(self._device))
+        return [tensor.cpu() for tensor in tensors]
 
     def cores_of(self, node: int | None) -> tuple[int, int]:
-        machine, nodes = self.ranks.machine, enumerate(self.gathered(node))
-        here = machine(self.rank)
-        peers = [rank for rank, of in nodes if of == node and machine(rank) == here]
-        return peers.index(self.rank), len(peers)
+        first = self.ranks.first
+        nodes = self.gathered(node)[first : first + self.ranks.local_world]
+        return nodes[: self.rank - first].count(node), nodes.count(node)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         self._model = model
@@ -194,7 +193,7 @@ class Together(Alone):
         ]
 
     def _digest(self) -> str:
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for parameter in self._model.parameters() if self._model is not None else ():
-            found.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-        return found.hexdigest()
+            digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()

@@ -38,8 +38,7 @@ def tuned_once(
     if all(group.gathered(key in kept)):
         return fetcher.recall(kept[key])
     steps = tune()
-    local = group.ranks.local_world if group.ranks else 1
-    first = group.rank // local * local
+    first = group.ranks.first if group.ranks else 0
     of_first = group.gathered([asdict(step) for step in steps])[first]
     if group.rank != first:
         return fetcher.recall([SetupStep(**step) for step in of_first])
