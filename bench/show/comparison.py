@@ -32,8 +32,8 @@ from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.charts import NO_BREAK
 from gatherbench.bench.show.drawing import Chart, draw
 from gatherbench.bench.show.provenance import in_short, machine_of
-from gatherbench.bench.show.table import WHAT, Column, Table, with_kind
-from gatherbench.bench.show.terminal import in_terminal, struck
+from gatherbench.bench.show.table import WHAT, Column, Table
+from gatherbench.bench.show.terminal import cases_in_words, in_terminal
 from gatherbench.bench.show.view import Shown
 from gatherbench.strategies.registry import in_words
 
@@ -116,7 +116,7 @@ def compared(table: pd.DataFrame, base: Run, new: Run) -> Table:
         Column("reason", "reason"),
     ]
     caption = f"The two runs: {lead} of A and B, its ratio and verdict, and the other ratios"
-    return Table("against", caption, columns, with_kind(frame))
+    return Table("against", caption, columns, frame)
 
 
 def _labels(base: Run, new: Run) -> tuple[str, str]:
@@ -199,7 +199,9 @@ def _reasons(chosen: pd.DataFrame, names: Mapping[str, str]) -> Iterator[Text]:
         of_word = open_[open_["verdict"] == word]
         for (metric, reason), group in of_word.groupby(["metric", "reason"], sort=False):
             paths = map(in_words, group["strategy"], group["variant"])
-            cases = struck(zip(paths, group["workload"].map(names), strict=True), names.values())
+            cases = cases_in_words(
+                zip(paths, group["workload"].map(names), strict=True), names.values()
+            )
             yield Text.assemble((f"{word} ", VERDICTS[word][1]), f"{metric}, {cases}: {reason}")
     if len(open_):
         yield Text()
@@ -219,7 +221,7 @@ def _declared(table: pd.DataFrame, metrics: set[str], names: Mapping[str, str]) 
         change = f"{line['base']:,.0f}{unit} in A, {line['new']:,.0f}{unit} in B"
         change = line["reason"] if math.isnan(line["base"]) else change
         case = f"{in_words(line['strategy'], line['variant'])} {line['metric']}"
-        cases = struck([(case, names[line["workload"]])], names.values())
+        cases = cases_in_words([(case, names[line["workload"]])], names.values())
         yield Text(f"  {cases}: {change}")
     yield Text()
 

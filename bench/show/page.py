@@ -24,10 +24,8 @@ from gatherbench.bench.show.answer import cautions, joined
 from gatherbench.bench.show.comparison import against
 from gatherbench.bench.show.drawing import inline, words_of
 from gatherbench.bench.show.provenance import borrowed, in_short, machine_of, provenance
-from gatherbench.bench.show.table import Line
 from gatherbench.bench.show.view import Shown
 from gatherbench.bench.show.views.registry import views_of
-from gatherbench.strategies.registry import in_words
 
 FILE_NAME = "report.html"
 _HERE = Path(__file__).parent
@@ -78,14 +76,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"short": short, "code": _code, "inline": inline, "words": words_of}
-    environment.filters["variant"] = _variant
     return environment
-
-
-def _variant(line: Line, place: int) -> str:
-    """Return the words in which a path differs from its strategy's default, as in the answer."""
-    strategy, variant = (cell.value for cell in line.cells[place - 1 : place + 1])
-    return in_words(strategy, variant).removeprefix(strategy).strip(" ()") or "default"
 
 
 def _code(text: str) -> Markup:

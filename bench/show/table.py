@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import ends_of, plan_order
-from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.derive import ends_of
 from gatherbench.bench.read.units import (
     LONGEST_NAME,
     MISSING,
@@ -34,6 +33,7 @@ _UNSHOWN = ("backend", "basis", "instead")
 #: Units, and the endings of the names of columns with them.
 UNITS = {"B/s": "_B_per_s", "1/s": "_per_s", "s": "_s", "B": "_B", "J": "_J", "W": "_W"}
 UNITS |= {"×": "_ratio", "share": "_share", "cores": "_cores"}
+_MEASURED = {"host": "measured, host", "cuda": "measured, GPU"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,6 @@ class Column:
     Attributes:
         interval: its ends are the fields ``…_low`` and ``…_high``, shown in brackets after it.
         brief: whether a terminal omits these ends.
-        greyed: whether a terminal shows marked values in grey, without the mark.
         short: its heading in a terminal, which omits columns without one.
     """
 
@@ -58,7 +57,6 @@ class Column:
     mark: str = ""
     interval: bool = False
     brief: bool = False
-    greyed: bool = False
     short: str = ""
 
     @property
@@ -76,7 +74,6 @@ class Column:
 
 #: Columns that identify a line of a table.
 WHAT = tuple(Column(name, name) for name in ("workload", "strategy", "variant", "kind"))
-_MEASURED = {"host": "measured, host", "cuda": "measured, GPU"}
 
 
 class Cell(NamedTuple):
@@ -85,15 +82,13 @@ class Cell(NamedTuple):
     text: str
     value: str
     brief: str
-    grey: bool = False
 
 
 class Line(NamedTuple):
-    """A row; ``modelled`` ones are hatched; ``instead`` replaces all its numbers."""
+    """A row; ``modelled`` ones are hatched."""
 
     cells: list[Cell]
     modelled: bool
-    instead: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +96,9 @@ class Table:
     """A table; ``ident`` is its name in the page and for programs; ``note`` follows below it.
 
     In a terminal each value of its first column has a separate table, below ``title``. On the page
-    a ``folded`` table opens with a click. In ``frame``, ``basis`` marks modelled rows; the optional
-    ``instead`` replaces a row's numbers.
+    a ``folded`` table opens with a click. In ``frame``, ``basis`` marks modelled rows, and with
+    ``backend`` makes the text of a column ``kind``; the optional ``instead`` replaces all numbers
+    of a row.
     """
 
     ident: str
@@ -112,6 +108,12 @@ class Table:
     title: str = ""
     note: str = ""
     folded: bool = False
+
+    def __post_init__(self) -> None:
+        if {"backend", "basis"} <= {*self.frame}:
+            kinds = self.frame["backend"].map(_MEASURED)
+            kinds = kinds.where(self.frame["basis"] == "measured", "modelled")
+            object.__setattr__(self, "frame", self.frame.assign(kind=kinds))
 
     @cached_property
     def _scales(self) -> list[tuple[str, float]]:
@@ -125,27 +127,24 @@ class Table:
     @cached_property
     def lines(self) -> list[Line]:
         """Its lines, as they are shown."""
-        rows = self.frame.to_dict("records")
-        scales = list(zip(self.columns, (factor for _, factor in self._scales), strict=True))
-        return [
-            Line(
-                [_cell(column, row, factor) for column, factor in scales],
-                row.get("basis", "measured") != "measured",
-                row.get("instead", ""),
-            )
-            for row in rows
-        ]
+        return [self._line(row) for row in self.frame.to_dict("records")]
+
+    def _line(self, row: Mapping[Any, Any]) -> Line:
+        scales = zip(self.columns, self._scales, strict=True)
+        cells = [_cell(column, row, factor) for column, (_, factor) in scales]
+        if instead := row.get("instead", ""):
+            first = [column.kind for column in self.columns].index("numeric")
+            cells[first:] = [
+                Cell(instead, "", instead),
+                *[Cell(MISSING, "", "")] * len(cells[first + 1 :]),
+            ]
+        return Line(cells, row.get("basis", "measured") != "measured")
 
     @property
     def labels(self) -> list[str]:
         """Its headings, with the unit in which a column is shown."""
         pairs = zip(self.columns, self.units, strict=True)
         return [f"{column.label}, {unit}" if unit else column.label for column, unit in pairs]
-
-    @property
-    def first(self) -> int:
-        """The index of the first column of numbers."""
-        return next((i for i, one in enumerate(self.columns) if one.kind == "numeric"), 0)
 
     def data(self) -> pd.DataFrame:
         """Return its numbers for programs: units in the names, SI base units, unknown values as
@@ -160,39 +159,39 @@ class Table:
         return frame.where(frame.notna() & (frame != ""), None)
 
 
-def table_of(ident: str, title: str, frame: pd.DataFrame, note: str = "") -> Table:
+def table_of(
+    ident: str,
+    title: str,
+    frame: pd.DataFrame,
+    note: str = "",
+    *,
+    terminal: bool = True,
+    folded: bool = False,
+) -> Table:
     """Make a table of a plain data frame, whose columns' names end in their units: ``train_s``.
 
     A column ``x_s`` with ``x_low_s`` and ``x_high_s`` is an interval; ``workload``, ``strategy``
-    and ``variant`` identify a line. One without a value is left out.
+    and ``variant`` identify a line; ``unit`` is that of each ``value``. A column without a value is
+    left out. ``terminal``: whether a terminal shows it, too.
     """
-    fields, named = dict[str, str](), {column.field: column for column in WHAT}
-    if {"backend", "basis"} <= set(frame.columns):
-        frame = with_kind(frame)
+    named, fields = {column.field: column for column in WHAT}, dict[str, str]()
     for name in map(str, frame.columns):
         unit, end = next(((u, e) for u, e in UNITS.items() if name.endswith(e)), ("1", ""))
         fields[name.removesuffix(end)] = unit
     bare = frame.set_axis(list(fields), axis=1)
     ends = {end for field in fields for end in ends_of(field)[1:]}
     columns = [named[name] for name in named if name in frame]
+    if {"backend", "basis"} <= set(frame):
+        columns.append(named["kind"])
     known = [field for field in fields if (bare[field].notna() & (bare[field] != "")).any()]
     for field in [one for one in known if one not in {*named, *ends, *_UNSHOWN}]:
         label = field.replace("_", " ")
         unit_or_text = fields[field] if pd.api.types.is_numeric_dtype(bare[field]) else None
+        own = "unit" if field == "value" and "unit" in fields else ""
         interval = set(ends_of(field)) <= set(fields)
-        columns.append(Column(field, label, unit_or_text, interval=interval, short=label))
-    return Table(ident, title, columns, bare, title, note)
-
-
-def with_kind(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with its basis and backend in words."""
-    kinds = frame["backend"].map(_MEASURED).where(frame["basis"] == "measured", "modelled")
-    return frame.assign(kind=kinds)
-
-
-def in_plan_order(run: Run, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with its backend in words, in the order of workloads and strategies."""
-    return with_kind(plan_order(run, frame))
+        short = label * terminal
+        columns.append(Column(field, label, unit_or_text, own, interval=interval, short=short))
+    return Table(ident, title, columns, bare, title, note, folded)
 
 
 def _scale(column: Column, values: pd.Series[Any]) -> tuple[str, float]:
@@ -208,14 +207,22 @@ def _cell(column: Column, row: Mapping[Any, Any], factor: float) -> Cell:
     known = not (value is None or value == "" or pd.isna(value))
     if column.kind != "numeric":
         longest = LONGEST_TEXT if column.kind == "prose" else LONGEST_NAME
-        text = short(value, longest) if known else MISSING
+        words = _variant(row) if column.field == "variant" and "strategy" in row else value
+        text = short(words, longest) if known else MISSING
         return Cell(text, str(value) if known else "", text)
     if not known:
         return Cell(MISSING, "", MISSING)
     text, mark = _shown(column, row, factor, value), row[column.mark] if column.mark else ""
-    whole = text + _ends(column, row, factor)
-    brief = (text if column.brief else whole) + mark * (not column.greyed)
-    return Cell(whole + mark, repr(float(value)), brief, column.greyed and bool(mark))
+    whole = text + _ends(column, row, factor) + mark
+    return Cell(whole, repr(float(value)), text + mark if column.brief else whole)
+
+
+def _variant(row: Mapping[Any, Any]) -> str:
+    """Return the words in which a path differs from its strategy's default, as in the answer."""
+    from gatherbench.strategies.registry import in_words  # imports torch
+
+    name = str(row["strategy"])
+    return in_words(name, str(row["variant"])).removeprefix(name).strip(" ()") or "default"
 
 
 def _shown(column: Column, row: Mapping[Any, Any], factor: float, value: float) -> str:

@@ -66,10 +66,8 @@ def _drawn(table: data.Table, title: str, places: list[int], lines: list[data.Li
     for line in lines:
         series = _named(line) if paths else [cell.text for cell in line.cells[1:3]]
         series[0] += ", predicted" * line.modelled
-        cells = [line.cells[place] for place in places]
-        texts = [Text(cell.brief, style="dim" if cell.grey else "") for cell in cells]
-        texts = [Text(line.instead)] if line.instead else texts
-        drawn.add_row(*map(Text, [""] * len(series) if series == before else series), *texts)
+        names = [""] * len(series) if series == before else series
+        drawn.add_row(*map(Text, [*names, *(line.cells[place].brief for place in places)]))
         before = series
     return drawn
 
@@ -92,18 +90,19 @@ def listed(frame: pd.DataFrame) -> Table:
     return table
 
 
-def struck(cases: Iterable[tuple[str, str]], workloads: Iterable[str]) -> str:
-    """Join the series of (series, workload); name the workloads of those that are not on all."""
-    places: dict[str, dict[str, None]] = {}
-    for series, workload in cases:
-        places.setdefault(series, {})[workload] = None
+def cases_in_words(cases: Iterable[tuple[str, str]], workloads: Iterable[str]) -> str:
+    """Join the paths of (path, workload); if they are not those of all workloads, name these."""
+    paths: dict[str, list[str]] = {}
+    for path, workload in cases:
+        if path not in paths.setdefault(workload, []):
+            paths[workload].append(path)
     alike: dict[tuple[str, ...], list[str]] = {}
-    for series, on in places.items():
-        alike.setdefault(tuple(on), []).append(series)
-    everywhere = set(workloads)
+    for workload, names in paths.items():
+        alike.setdefault(tuple(names), []).append(workload)
+    everywhere = len(alike) == 1 and set(paths) == set(workloads)
     return "; ".join(
-        ", ".join(names) + f" on {', '.join(on)}" * (set(on) != everywhere)
-        for on, names in alike.items()
+        ", ".join(names) + ("" if everywhere else f" on {', '.join(on)}")
+        for names, on in alike.items()
     )
 
 

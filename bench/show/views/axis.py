@@ -15,7 +15,7 @@ from gatherbench.bench.read.reference import load_reference
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.show.charts import chart_of, drawn
 from gatherbench.bench.show.drawing import Chart
-from gatherbench.bench.show.table import WHAT, Column, Table, with_kind
+from gatherbench.bench.show.table import WHAT, Column, Table
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
 
@@ -25,10 +25,8 @@ _OVER_FIRST = "vs first value"
 
 def compared(shown: Axis, frame: pd.DataFrame) -> Table:
     """Make a line for each value of each family, with the columns that have a value."""
-    frame = with_kind(frame)
-    status = frame["value"] + ": " + frame["reason"].str.partition(":")[0]
-    frame["instead"] = status.where(frame["epoch"].isna(), "")
-    frame["reason"] = frame["reason"].where(frame["epoch"].notna(), "")
+    status = frame["reason"].str.partition(":")[0].where(frame["epoch"].isna(), "")
+    frame = frame.assign(instead=status, reason=frame["reason"].where(status == "", ""))
     extra = [
         Column(one.name, one.label, one.unit, interval=bool(one.logs),
                short=f"{one.short} {_OVER_FIRST}" if one.logs and one.unit == "×" else one.short)

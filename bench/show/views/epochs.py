@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pandas as pd
 
 from gatherbench.bench.model.predict import profile_of
@@ -14,11 +12,12 @@ from gatherbench.bench.read.derive import (
     WITHIN_TRAIN,
     baseline,
     limits,
+    plan_order,
     problems,
     sort_by,
     stage_breakdown,
 )
-from gatherbench.bench.read.noise import no_ratio_over
+from gatherbench.bench.read.noise import mostly_noisy, no_ratio_over
 from gatherbench.bench.read.standings import standings
 from gatherbench.bench.read.standings import table as standing_table
 from gatherbench.bench.read.tables import Run
@@ -27,7 +26,7 @@ from gatherbench.bench.show.charts import NO_BREAK, bars, drawn
 from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.looks import EXCHANGE_COLOURS, STAGE_COLOURS, UNDECIDED, explained
 from gatherbench.bench.show.provenance import borrowed, cases_ended, modelled_for
-from gatherbench.bench.show.table import WHAT, Column, Table, in_plan_order, with_kind
+from gatherbench.bench.show.table import WHAT, Column, Table
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
 
@@ -47,31 +46,31 @@ def numbers(run: Run) -> Table:
     if frame.empty:
         bad = bad.iloc[:0]  # one sentence covers them
     frame = sort_by(pd.concat([frame.assign(instead=""), bad]), "workload", run.workloads)
-    frame = with_kind(frame)
-    frame["of"] = [
-        f"/{n + left:.0f}" * bool(left > 0)
-        for n, left in zip(frame["repeats"], frame["left_out"], strict=True)
+    counts = zip(frame["repeats"], frame["left_out"], strict=True)
+    frame["of"] = [f"/{n + left:.0f}" * bool(left > 0) for n, left in counts]
+    for name in ("best", "reference"):  # on a busy machine no ratio decides
+        open_ratio = frame[f"open_{name}"].map({True: UNDECIDED * mostly_noisy(run)})
+        frame[f"mark_{name}"] = open_ratio.fillna("")
+    others = [
+        standing.reference for standing in standings(run) if standing.best != standing.reference
     ]
-    for name in ("best", "reference"):
-        frame[f"mark_{name}"] = [UNDECIDED * (open_ is True) for open_ in frame[f"open_{name}"]]
-    others = [one.reference for one in standings(run) if one.best != one.reference]
     over = sorted({in_words(*key[1:3]) for key in others if key is not None})
     of_gpu = [
         Column("watts", "power of the GPU", "W", short="GPU power"),
         Column("joules", "energy of the GPU above idle, an epoch", "J", short="net energy"),
     ]
-    link, ratio = "link" if run.has_gpu else "rows", partial(Column, interval=True, greyed=True)
     columns = [
         *WHAT,
         Column("epoch", "epoch", "s", short="epoch", interval=True, brief=True),
         Column("waiting", "waiting for features", "s", like="epoch", short="waiting"),
-        Column("link", "over the link" if run.has_gpu else "rows", "B/s", short=link),
+        Column("link", "over the link" if run.has_gpu else "rows", "B/s",
+               short="link" if run.has_gpu else "rows"),
         Column("cores", "cores busy", "1", short="cores"),
         *(column for column in of_gpu if frame[column.field].notna().any()),
-        ratio("best", "over the CPU’s best gather", "×", mark="mark_best",
-              short="over best gather"),
-        ratio("reference", f"over {', '.join(over)}", "×", mark="mark_reference",
-              short=f"over {'naive' if over == [NAIVE] else 'reference'}"),
+        Column("best", "over the CPU’s best gather", "×", interval=True,
+               mark="mark_best", short="over best gather"),
+        Column("reference", f"over {', '.join(over)}", "×", interval=True,
+               mark="mark_reference", short=f"over {'naive' if over == [NAIVE] else 'reference'}"),
         Column("rank", "rank", short="rank"),
         Column("repeats", "repeats", "1", mark="of"),
         Column("other", "other work", "cores"),
@@ -104,7 +103,7 @@ def predictions(run: Run) -> Table:
             Column("train", "train", "s", like="median", short="train"),
             Column("speedup", f"speed-up over {over}", "×", short=f"speed-up over\n{over}"),
         ],
-        in_plan_order(run, derive.predictions(run)),
+        plan_order(run, derive.predictions(run)),
         f"Predicted for {machines}, not measured",
         "The model does not rank paths that differ by less than a factor of"
         f" {_model_error(run):.2f}: its own error may be as large.",

@@ -17,8 +17,8 @@ from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity, short
 from gatherbench.bench.show.charts import drawn
 from gatherbench.bench.show.drawing import Chart
-from gatherbench.bench.show.table import WHAT, Column, Table, with_kind
-from gatherbench.bench.show.terminal import struck
+from gatherbench.bench.show.table import WHAT, Column, Table
+from gatherbench.bench.show.terminal import cases_in_words
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
 
@@ -112,7 +112,7 @@ def roofline_table(profile: LinkProfile, table: pd.DataFrame) -> Table:
         "roofline",
         f"Bytes of rows per second as a share of the roofs of {short(profile.name)}",
         columns,
-        with_kind(table.assign(backend="cuda", basis=basis, hidden=hidden)),
+        table.assign(backend="cuda", basis=basis, hidden=hidden),
         f"Roofline for {short(profile.name)}",
         "Rate: bytes of rows over the link, divided by the time that the loop waits for them"
         " (*: by the epoch, as training hides the fetches). The next columns compare it with three"
@@ -211,7 +211,7 @@ def _notes(run: Run) -> Iterator[str]:
     for (machine, reason), group in rows[~repeated].groupby(["machine", "reason"], sort=False):
         paths = map(in_words, group["strategy"], group["variant"])
         cases = zip(paths, group["workload"].map(run.names), strict=True)
-        yield f"not modelled for {machine}: {struck(cases, run.names.values())}: {reason}"
+        yield f"not modelled for {machine}: {cases_in_words(cases, run.names.values())}: {reason}"
 
 
 MODEL = View(

@@ -3,9 +3,10 @@ rows that a path keeps in device memory, which need not cross it."""
 
 from __future__ import annotations
 
+from gatherbench.bench.read.derive import plan_order
 from gatherbench.bench.read.gpu import copied_ratio, link_bytes, requests_declared
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.table import WHAT, Column, Table, in_plan_order
+from gatherbench.bench.show.table import WHAT, Column, Table
 from gatherbench.bench.show.view import View
 
 #: Metrics of the stage ``fetch`` that a case declares for its path, and their names for readers.
@@ -38,7 +39,7 @@ def data_path(run: Run) -> Table:
         "Bytes and link requests of an epoch, computed from ids and data path, not measured"
         + " (but for what is counted)" * bool(counted.notna().any())
     )
-    return Table("path", caption, [*WHAT, *columns], in_plan_order(run, frame))
+    return Table("path", caption, [*WHAT, *columns], plan_order(run, frame))
 
 
 def link_traffic(run: Run) -> Table:

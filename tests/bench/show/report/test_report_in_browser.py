@@ -110,7 +110,8 @@ CONTRAST = """element => {
   const page = bytes(getComputedStyle(document.body).backgroundColor);
   const picture = element.closest("svg");
   const inverted = picture && getComputedStyle(picture).filter.startsWith("invert(0.9)");
-  const ink = [...bytes(picture ? style.fill : style.color)].map(c => inverted ? 229.5 - .8 * c : c);
+  const known = [...bytes(picture ? style.fill : style.color)];
+  const ink = known.map(c => inverted ? 229.5 - .8 * c : c);
   const [a, b] = [light(ink), light(page)];
   return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
 }"""
