@@ -3,8 +3,8 @@
 Each of these doors is a class ``module:Class`` from the current folder, ``PYTHONPATH`` or an
 installed package. (The fourth door is a strategy, which has a registry.) Parameters of a sampler or
 a step context follow the name, ``module:Class share=0.5 every=8``: they are the float, int, str or
-bool fields of a frozen dataclass, in a module with ``from __future__ import annotations``. Its
-``__post_init__`` raises ``ValueError`` for invalid values. ``bench/neighbours/`` has examples.
+bool fields of a frozen dataclass, whose ``__post_init__`` raises ``ValueError`` for invalid values.
+``bench/neighbours/`` has examples.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import importlib
 import inspect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from gatherbench.outside import words_of
 from gatherbench.plugins import nearest_or_all
@@ -77,17 +79,19 @@ def opened(spec: str, kind: type[T]) -> T:
     """
     name, *settings = spec.split() or [""]
     cls: Any = class_named(name, kind)
-    types = {field.name: str(field.type) for field in fields(cls)}
-    values: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if key not in types or not equals:
-            raise ValueError(f"{name}: no parameter {key!r}{nearest_or_all(key, types)}")
-        try:
-            values[key] = _READ[types[key]](value)
-        except (KeyError, ValueError):
-            raise ValueError(f"{name}: {key} = {value!r} is not of type {types[key]}") from None
-    made: T = cls(**values)
+    values = dict(setting.partition("=")[::2] for setting in settings)
+    known = [field.name for field in fields(cls)]
+    for key in values:
+        if key not in known:
+            raise ValueError(f"{name}: no parameter {key!r}{nearest_or_all(key, known)}")
+    try:
+        made: T = TypeAdapter(cls).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key_path = "".join(f"{key} = {values[key]!r}: " for key in first["loc"])
+        raise ValueError(
+            f"{name}: {key_path}{first['msg'].removeprefix('Value error, ')}"
+        ) from None
     return made
 
 
@@ -131,26 +135,18 @@ def own_model(name: str) -> type[nn.Module]:
     """
     from torch import nn
 
+    cls: type[nn.Module] = class_named(name, nn.Module)
+    signature = inspect.signature(cls)
     try:
-        cls: type[nn.Module] = class_named(name, nn.Module)
-        signature = inspect.signature(cls)
-        extra = {RELATIONS: 1} if RELATIONS in signature.parameters else {}
-        signature.bind(*MODEL_ARGUMENTS, **extra)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"model {name!r} is no MyGNN({', '.join(MODEL_ARGUMENTS)}) in a module of the current"
-            f" folder or PYTHONPATH ({error})"
-        ) from error
+        signature.bind(
+            *MODEL_ARGUMENTS, **{key: 1 for key in signature.parameters if key == RELATIONS}
+        )
+    except TypeError as error:
+        text = ", ".join(MODEL_ARGUMENTS)
+        raise ValueError(f"model {name!r} does not take ({text}): {error}") from error
     return cls
 
 
 def is_relational(model: str) -> bool:
     """Return whether the model receives the kinds of edges."""
     return model not in MODELS and RELATIONS in inspect.signature(own_model(model)).parameters
-
-
-def _truth(word: str) -> bool:
-    return {"yes": True, "no": False}[word]
-
-
-_READ: dict[str, Callable[[str], Any]] = {"float": float, "int": int, "str": str, "bool": _truth}

@@ -41,16 +41,6 @@ TABLES: dict[str, type[BaseModel]] = {
 }
 
 
-#: The expected kind of value, by pydantic's types of errors.
-_WANTED = {
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
-    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
-    "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "string_type": "a text in quotes",
-}
-
-
 def load_plan(name_or_path: str) -> Plan:
     """Read and check a plan: the name of a shipped one, or a path to a TOML file.
 
@@ -103,11 +93,9 @@ def plan_schema() -> dict[str, Any]:
 def _of_the_other(error: Any) -> bool:
     """Return whether an error comes from the wrong alternative, a value or a list."""
     tried = error["loc"][_named(error) :]
-    if not tried:
-        return False
-    if str(tried[0]).startswith("list["):
+    if tried and str(tried[0]).startswith("list["):
         return bool(error["type"] == "list_type")
-    return isinstance(error["input"], list)
+    return bool(tried) and not isinstance(tried[0], int) and isinstance(error["input"], list)
 
 
 def _named(error: Any) -> int:
@@ -122,22 +110,19 @@ def _explain(error: Any) -> str:
     for depth, part in enumerate(error["loc"]):
         if isinstance(part, int):
             key_path += f"[{part}]"
-            continue
-        if depth >= _named(error):
-            continue
-        key_path += f".{part}" if key_path else str(part)
-        table = TABLES.get(part, table)
+        elif depth < _named(error):
+            key_path += f".{part}" if key_path else str(part)
+            table = TABLES.get(part, table)
+    message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         key = error["loc"][-1]
+        message = f"unknown key{nearest_or_all(key, table.model_fields)}"
         for name, other_table in TABLES.items():
             if other_table is not table and key in other_table.model_fields:
-                brackets = "[{}]" if name == "measure" else "[[{}]]"
-                return f"{key_path}: {key!r} is a key of {brackets.format(name)}: write it there"
-        return f"{key_path}: unknown key{nearest_or_all(key, table.model_fields)}"
-    if error["type"] == "list_type" and isinstance(error["input"], dict):
-        return f"{key_path}: this is a list of tables: write [[{key_path}]], in two brackets"
-    if error["type"] == "too_short" and not error["input"]:
-        return f"{key_path}: an empty list leaves nothing to measure"
-    if error["type"] in _WANTED:
-        return f"{key_path}: must be {_WANTED[error['type']]}, not {error['input']!r}"
-    return f"{key_path or 'plan'}: {error['msg'].removeprefix('Value error, ')}"
+                brackets = "[measure]" if name == "measure" else f"[[{name}]]"
+                message = f"{key!r} is a key of {brackets}: write it there"
+    elif error["type"] == "list_type" and isinstance(error["input"], dict):
+        message = f"this is a list of tables: write [[{key_path}]], in two brackets"
+    elif error["type"].endswith(("_type", "_from_float")):
+        message += f", not {error['input']!r}"
+    return f"{key_path or 'plan'}: {message}"

@@ -83,7 +83,8 @@ class Workload:
         ranks = "" if self.gpus == 1 else f"-x{self.gpus}{self.scaling[0]}"
         drawn = f"-{_class_of(self.sampler)}" if self.sampler else ""
         name = f"{self.dataset}{scale}-{model}-b{self.batch_size}{ranks}{drawn}{step}"
-        return f"{name[:_LONGEST]}-{_digest(json.dumps(fields, sort_keys=True))}"
+        digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+        return f"{name[:_LONGEST]}-{digest[:8]}"
 
     def _fields(self) -> dict[str, Any]:
         """Return the digest's fields, without later ones at their defaults, so old ids remain."""
@@ -96,32 +97,35 @@ class Workload:
         return fields
 
 
+#: The description of a field that differs from its default.
+_DETAILS = {
+    "fanouts": "fan-outs {fanouts}",
+    "hidden": "hidden {hidden}",
+    "batch_size": "batch {batch_size}",
+    "max_batches": "{max_batches} minibatches",
+    "seed": "seed {seed}",
+    "gpus": "{gpus} ranks, {scaling} scaling",
+    "sampler": "sampler: {sampler}",
+    "around_step": "around steps: {around_step}",
+    "step": "{step} step",
+}
+
+
 def workload_name(fields: Mapping[str, Any]) -> str:
     """Describe a workload of ``plan.json``: graph, model, and values other than the defaults."""
     if fields["model"] == GRAPHLESS:
         many, rows = fields["max_batches"], fields["batch_size"]
         return f"{fields['dataset']} ({many} minibatches of {rows})"
-    usual, details = Workload(fields["dataset"]), []
-    if tuple(fields["fanouts"]) != usual.fanouts:
-        details.append("fan-outs " + ",".join(map(str, fields["fanouts"])))
-    if fields["hidden"] != usual.hidden:
-        details.append(f"hidden {fields['hidden']}")
-    if fields["batch_size"] != usual.batch_size:
-        details.append(f"batch {fields['batch_size']}")
-    if fields["max_batches"]:
-        details.append(f"{fields['max_batches']} minibatches")
-    if fields["seed"] != usual.seed:
-        details.append(f"seed {fields['seed']}")
-    if (ranks := ranks_of(fields)) > 1:
-        details.append(f"{ranks_in_words(ranks)}, {fields['scaling']} scaling")
-    for door, label in (("sampler", "sampler"), ("around_step", "around steps")):
-        if fields.get(door):
-            details.append(f"{label}: {short_name(fields[door])}")
-    if (step := fields.get("step", "issued")) != "issued":
-        details.append(f"{step} step")
-    scale = "" if fields["scale"] == usual.scale else f"@{fields['scale']:g}"
-    model = fields["model"]
-    name = f"{fields['dataset']}{scale} {MODELS.get(model) or short_name(model)}"
+    usual = asdict(Workload(fields["dataset"]))
+    words = {**usual, **fields, "fanouts": ",".join(map(str, fields["fanouts"]))}
+    usual["fanouts"] = ",".join(map(str, usual["fanouts"]))
+    words |= {door: short_name(words[door]) for door in ("sampler", "around_step")}
+    details = [
+        text.format(**words) for name, text in _DETAILS.items() if words[name] != usual[name]
+    ]
+    scale = "" if fields["scale"] == usual["scale"] else f"@{fields['scale']:g}"
+    model = MODELS.get(fields["model"]) or short_name(fields["model"])
+    name = f"{fields['dataset']}{scale} {model}"
     return f"{name} ({'; '.join(details)})" if details else name
 
 
@@ -129,11 +133,6 @@ def ranks_of(fields: Mapping[str, Any]) -> int:
     """Return the number of ranks of a workload of ``plan.json``."""
     ranks: int = fields.get("gpus", 1)  # missing in older plans
     return ranks
-
-
-def ranks_in_words(ranks: int, rank: str = "rank") -> str:
-    """Format a number of ranks: ``1 rank``, ``2 ranks``."""
-    return f"{ranks} {rank}{'s' if ranks > 1 else ''}"
 
 
 def workload_names(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -158,8 +157,8 @@ class Case:
 
     @property
     def id(self) -> str:
-        """The name of the case in file names and messages."""
-        return case_id(self.workload.id, self.strategy, self.variant, self.repeat)
+        """The name of the case among those of its run."""
+        return f"{self.workload.id}.{self.strategy}.{self.variant}.r{self.repeat}"
 
     @property
     def names(self) -> dict[str, Any]:
@@ -168,19 +167,6 @@ class Case:
         return {**names, "repeat": self.repeat}
 
 
-def case_id(workload: str, strategy: str, variant: str, repeat: int) -> str:
-    """Return :attr:`Case.id` from a row's fields, as a plain file name even for a foreign plan."""
-    variant_part = re.sub(r"[^A-Za-z0-9]+", "-", variant)
-    name = f"{workload}.{strategy}.{variant_part}.r{repeat}"
-    if len(name) > _LONGEST:
-        name = f"{name[:_LONGEST]}.{_digest(name)}"
-    return re.sub(r"[^\w@.+-]", "-", name, flags=re.ASCII)
-
-
 def _class_of(spec: str) -> str:
     """Return the class of a specification (:mod:`.doors`), as a part of a file's name."""
     return re.sub(r"\W+", "-", short_name(spec).partition(" ")[0], flags=re.ASCII)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:8]

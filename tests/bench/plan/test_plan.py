@@ -192,14 +192,18 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
         ('dataset = "wordnet"', 'datset = "wordnet"', "did you mean 'dataset'?"),
         ('"sage", "gat"', '"sage", "gta"', "unknown model 'gta'; did you mean 'gat'?"),
         ("repeats = 3", "repeats = 0", "measure.repeats: Input should be greater than"),
-        ("repeats = 3", 'repeats = "x"', "repeats: must be a whole number, not 'x'"),
-        ("repeats = 3", "repeats = true", ":\n  measure.repeats: must be a whole number, not True"),
-        ("repeats = 3", "energy = 1", "measure.energy: must be true or false, not 1"),
+        ("repeats = 3", 'repeats = "x"', "repeats: Input should be a valid integer, not 'x'"),
+        (
+            "repeats = 3",
+            "repeats = true",
+            ":\n  measure.repeats: Input should be a valid integer, not True",
+        ),
+        ("repeats = 3", "energy = 1", "measure.energy: Input should be a valid boolean, not 1"),
         *(
             (
                 "repeats = 3",
                 f"{key} = {value}",
-                f"measure.{key}: must be a finite number, not {value}",
+                f"measure.{key}: Input should be a finite number",
             )
             for key in ("precision", "timeout_s", "budget_s")
             for value in ("inf", "nan")
@@ -209,30 +213,21 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
         ("repeats = 3", "repeats = [3, 1]", "the smaller number comes first"),
         ("repeats = 3", "repeats = [3]", "measure.repeats: List should have at least 2 items"),
         ("repeats = 3", "min_repeats = 3", "unknown key; did you mean 'repeats'?"),
-        # 3 s hold 30,000 epochs, the one of warm-up among them, of a tenth of a millisecond.
-        ("repeats = 3", "timeout_s = 3\nepochs = 30000", "30,001 do not end within timeout_s = 3"),
         *(
             ('dataset = "wordnet"', f'dataset = "wordnet"\n{key} = {value}', f"[0].{key}{said}")
             for key, value, said in (
-                ("scale", "nan", ": must be a finite number, not nan"),
-                ("scale", "[0.5, inf]", "[1]: must be a finite number, not inf"),
-                ("scale", '"0.1"', ": must be a number, not '0.1'"),
-                ("scale", "inf", ": must be a finite number"),
+                ("scale", "nan", ": Input should be a finite number"),
+                ("scale", "[0.5, inf]", "[1]: Input should be a finite number"),
+                ("scale", '"0.1"', ": Input should be a valid number, not '0.1'"),
                 ("batch_size", "2147483648", ": Input should be less than or equal to 2147483647"),
             )
-        ),
-        # Of 2 models; 100,000 is the most.
-        (
-            '"naive", "pinned"]',
-            f'"naive"]\n[[strategy]]\nname = "cpu_gather"\nmode = {["pinned"] * 16_665}',
-            "plan: 100,002 cases (2 workloads, 16,667 strategies, 3 repeats) are too many: 100,000",
         ),
         ("repeats = 3", "repeats = ", "not valid TOML"),
         ('[[workload]]\ndataset = "wordnet"', "", "workload: Field required"),
         ('"sage", "gat"', '"saga"', "unknown model 'saga'; did you mean 'sage'?"),
         ('"sage", "gat"', '"x"', "unknown model 'x' (known: sage, gat, mlp, my_module:MyGNN)"),
         *(
-            ('dataset = "wordnet"', f'dataset = "wordnet"\nfanouts = {fan}', "whole numbers above")
+            ('dataset = "wordnet"', f'dataset = "wordnet"\nfanouts = {fan}', ".fanouts")
             for fan in ("[0]", "[1.5]", "1.5", "[[]]", "[[25], [1.5]]", '["25"]')
         ),
         (
@@ -241,19 +236,27 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
             "greater than or equal to 1",
         ),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = 0', "greater than 0"),
-        ('dataset = "wordnet"', "dataset = []", "workload[0].dataset: an empty list"),
-        ('dataset = "wordnet"', 'dataset = "wordnet"\nbatch_size = true', "whole number, not True"),
+        (
+            'dataset = "wordnet"',
+            "dataset = []",
+            "[0].dataset: List should have at least",
+        ),
+        (
+            'dataset = "wordnet"',
+            'dataset = "wordnet"\nbatch_size = true',
+            ": Input should be a valid integer, not True",
+        ),
         ('"naive", "pinned"', "", "strategy[0]: a parameter cannot be an empty list"),
         *(
             ('dataset = "wordnet"', f'dataset = "wordnet"\ngpus = {value}', f"[0].gpus{said}")
             for value, said in (
                 ("0", ": Input should be greater than or equal to 1"),
                 ("[2, -1]", "[1]: Input should be greater than or equal to 1"),
-                ("true", ": must be a whole number, not True"),
-                ("[]", ": an empty list leaves nothing to measure"),
-                ("1.5", ": must be a whole number, not 1.5"),
-                ('"two"', ": must be a whole number, not 'two'"),
-                ('[1, "two"]', "[1]: must be a whole number, not 'two'"),
+                ("true", ": Input should be a valid integer, not True"),
+                ("[]", ": List should have at least 1"),
+                ("1.5", ": Input should be a valid integer, not 1.5"),
+                ('"two"', ": Input should be a valid integer, not 'two'"),
+                ('[1, "two"]', "[1]: Input should be a valid integer, not 'two'"),
             )
         ),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nscaling = "both"', "'strong' or 'weak'"),
@@ -264,16 +267,27 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
                 (f'sampler = ["", "{BUFFERED} held=17"]', "a buffer of 17 of 16 partitions"),
                 (f'sampler = "{BUFFERED} held=1"', "a buffer of 1 is too small"),
                 (f'sampler = "{BUFFERED} hold=4"', "no parameter 'hold'; did you mean 'held'?"),
-                (f'sampler = "{BUFFERED} held=four"', "held = 'four' is not of type int"),
+                (
+                    f'sampler = "{BUFFERED} held=four"',
+                    "held = 'four': Input should be a valid integer",
+                ),
                 (f'sampler = "{BUFFERED}s"', "has no attribute 'Buffereds'"),
                 (f'around_step = "{BUFFERED}"', "is not a subclass of AroundStep"),
-                ("sampler = []", "workload[0].sampler: an empty list"),
+                ("sampler = []", "workload[0].sampler: List should have"),
             )
         ),
         ("repeats = 3", "repeats = 3\neval_every_epoch = true", "set eval_batches"),
-        ('dataset = "wordnet"', 'dataset = "wordnet"\nscaling = []', "scaling: an empty list"),
-        ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = "x"', "scale: must be a number, not"),
-        ('dataset = "wordnet"', "dataset = 1", "dataset: must be a text in quotes, not 1"),
+        (
+            'dataset = "wordnet"',
+            'dataset = "wordnet"\nscaling = []',
+            "scaling: List should have at least 1",
+        ),
+        (
+            'dataset = "wordnet"',
+            'dataset = "wordnet"\nscale = "x"',
+            "scale: Input should be a valid number",
+        ),
+        ('dataset = "wordnet"', "dataset = 1", "dataset: Input should be a valid string, not 1"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, before, after, said):
@@ -522,18 +536,12 @@ def test_a_captured_step_is_another_workload_on_the_same_minibatches(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('step = ["issued", "captured"]', "step = []", "step: an empty list leaves nothing"),
+        ('step = ["issued", "captured"]', "step = []", "step: List should have at least 1"),
         ('"captured"]', '"caught"]', "step"),
         ('"wordnet"', f'"wordnet"\naround_step = "{TO_HOST}"', "without around_step"),
         ('"wordnet"', '"wordnet"\nmodel = "gat"', 'works for model = "sage"'),
         ('"wordnet"', '"wordnet"\ngpus = 2', "on one GPU"),
         ('"wordnet"', '"wordnet"\nmodel = "mlp"', 'works for model = "sage"'),
-        # Of 2 workloads; 100,000 is the most.
-        (
-            'name = "cpu_gather"',
-            f'name = "cpu_gather"\nmode = {["pinned"] * 50_001}',
-            "100,002 cases (2 workloads, 50,001 strategies, 1 repeats) are too many",
-        ),
     ],
 )
 def test_what_cannot_be_captured_is_refused_before_anything_runs(tmp_path, old, new, said):
