@@ -88,10 +88,9 @@ def opened(spec: str, kind: type[T]) -> T:
         made: T = TypeAdapter(cls).validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
-        key_path = "".join(f"{key} = {values[key]!r}: " for key in first["loc"])
-        raise ValueError(
-            f"{name}: {key_path}{first['msg'].removeprefix('Value error, ')}"
-        ) from None
+        message = first["msg"].removeprefix("Value error, ")
+        setting = "".join(f"{key} = {values[str(key)]!r}: " for key in first["loc"])
+        raise ValueError(f"{name}: {setting}{message}") from None
     return made
 
 
