@@ -49,6 +49,10 @@ class OverlappedFetcher(KernelFetcher):
         alone = statistics.median(self.alone_seconds(beside) for _ in range(_SWEEP_ROUNDS))
         source = "median time.perf_counter of a training step, no fetch beside it"
         self.setup.append(SetupStep("train_alone_step_time", "s", alone, source))
+        fetching = functools.partial(self.step_seconds, ids, lambda: None)
+        fetch = min(in_turns(BUDGETS, self.limit, fetching, _SWEEP_ROUNDS).values())
+        source = "median time.perf_counter of a fetch, no training beside it, by the fastest share"
+        self.setup.append(SetupStep("fetch_alone_step_time", "s", fetch, source))
         why = f"smallest that reaches {ENOUGH:.0%} of the best step; replaces the paper's share"
         self.take(first_good(shares), why, "budget_beside_training")
         return self.setup[known:]

@@ -1,4 +1,4 @@
-"""Gathers of random host rows by the GPU, over memory kind, table size, policy and order.
+"""Gathers of random host rows by the GPU, over memory kind, table size, kernel and order.
 
 Before a kernel is timed, its rows are compared with the host's, once per width and memory kind.
 """
@@ -6,23 +6,30 @@ Before a kernel is timed, its rows are compared with the host's, once per width 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+import importlib
+from collections.abc import Callable, Mapping
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gatherbench.bench.probe.case import KERNEL, MANAGED, MINUTE, NAMED, Scope, case
+from gatherbench.bench.probe.case import GPU, KERNEL, MANAGED, MINUTE, NAMED, Scope, case
 from gatherbench.bench.probe.host import ROW_BYTES
 from gatherbench.bench.probe.rig import (
+    GIB,
     MIB,
     Memory,
     Observation,
     RefusedError,
     Rig,
     WrongRowsError,
+    fill,
 )
 from gatherbench.bench.read.points import Point
+from gatherbench.kernels.cuda_calls import call_runtime, runtime
 from gatherbench.kernels.launch import Table, gather_into, policy_point
 from gatherbench.kernels.order import read_order
 from gatherbench.kernels.policies import POLICIES
@@ -34,12 +41,17 @@ OUR_BEST = "aligned"
 READ_BYTES, MAX_IDS = 256 * MIB, 4 << 20
 #: For every policy: rows of 1, 4, 16, 64, 100, 128, 353, 602 and 1024 floats.
 POLICY_ROW_BYTES = (4, 16, 64, 256, 400, 512, 1412, 2408, 4096)
+#: The table sizes for other libraries' kernels; the table whose pages are split.
+FOREIGN_SPANS, SPLIT_BYTES = (4 * GIB, 32 * GIB), 2 * GIB
 _CHECKED = 4099
+#: A gather of another library; arguments: a table ``[N, D]`` and ids, both CUDA tensors to torch.
+Kernel = Callable[[Tensor, Tensor], Tensor]
 
 
 def stride_of(point: Point) -> int:
     """Return the bytes from row to row in the layout of the point's policy."""
-    return POLICIES[point.policy].row_stride(point.row_bytes)
+    policy = POLICIES.get(point.policy)
+    return point.row_bytes if policy is None else policy.row_stride(point.row_bytes)
 
 
 def num_ids(point: Point) -> int:
@@ -97,6 +109,9 @@ def gathering(rig: Rig, address: int, point: Point, ids: Tensor) -> Callable[[],
     """Return a function that launches a gather of ``ids`` and returns the rows."""
     width, stride = point.row_bytes, stride_of(point)
     rows = point.span_bytes // stride
+    if point.policy not in POLICIES:
+        table_view = as_cuda_tensor(address, (rows, width // 4), ids.device)
+        return functools.partial(rig.once(kernels, rig)[point.policy], table_view, ids)
     order = read_order(ids, point.order)
     out = rig.out[: len(ids) * width].view(-1, width)
     item = min(4, width & -width)
@@ -148,3 +163,88 @@ def gpu_gather(rig: Rig, point: Point) -> Observation:
 )
 def managed_gather(rig: Rig, point: Point) -> Observation:
     return measure(rig, rig.managed, point)
+
+
+# ---- by other libraries' kernels ---------------------------------------------------------------
+
+
+def kernels(rig: Rig) -> Mapping[str, Kernel]:
+    """Return torch's kernels, and WholeGraph's where ``examples/peers`` is installed."""
+    by_name: dict[str, Kernel] = {
+        "torch.index_select": lambda table, ids: table.index_select(0, ids)
+    }
+    try:
+        importlib.import_module("pylibwholegraph")
+        peer = importlib.import_module("gatherbench_peers").WholeGraph()
+    except ImportError as missing:
+        rig.say(f"WholeGraph is left out: {missing}; pip install ./examples/peers")
+        return by_name
+    rig.callback(peer.close)
+    return {**by_name, f"WholeGraph {peer.version}": peer.gather_from}
+
+
+def as_cuda_tensor(address: int, shape: tuple[int, int], device: torch.device) -> Tensor:
+    """Wrap host memory that the GPU reads in place as a float32 tensor that torch treats as CUDA's.
+
+    Raises:
+        RuntimeError: torch made a copy.
+    """
+    interface = {"shape": shape, "typestr": "<f4", "data": (address, False), "version": 3}
+    tensor = torch.as_tensor(SimpleNamespace(__cuda_array_interface__=interface), device=device)
+    if tensor.data_ptr() != address:
+        raise RuntimeError(f"torch copied the memory at {address:#x} instead of using it in place")
+    return tensor
+
+
+def _foreign(name: str, rig: Rig, scope: Scope) -> list[Point]:
+    spans = [span for span in FOREIGN_SPANS if span <= rig.spans[-1]]
+    return [
+        Point(name, width, span, policy=kernel, order="its own")
+        for span, width, kernel in product(spans, ROW_BYTES, rig.once(kernels, rig))
+    ]
+
+
+@case("B", "random rows of registered memory, by torch and WholeGraph", GPU, NAMED, _foreign)
+def foreign_registered(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.registered, point)
+
+
+@case(
+    "B",
+    "random rows of managed memory, by torch and WholeGraph",
+    ("gpu", "managed"),
+    NAMED,
+    _foreign,
+)
+def foreign_managed(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.managed, point)
+
+
+# ---- managed memory with split pages -----------------------------------------------------------
+
+
+def split(rig: Rig, piece: int) -> Memory:
+    """Return managed memory whose every second piece has other advice, so pages fit a piece."""
+    memory = rig.largest([SPLIT_BYTES], rig.managed_table)
+    fill(memory.bytes)
+    place: Any = runtime().cudaMemLocation()
+    place.type = runtime().cudaMemLocationType.cudaMemLocationTypeDevice
+    place.id = (rig.device and rig.device.index) or 0
+    advice = runtime().cudaMemoryAdvise.cudaMemAdviseUnsetAccessedBy
+    for begin in range(0, SPLIT_BYTES, 2 * piece):
+        call_runtime("cudaMemAdvise", memory.address + begin, piece, advice, place)
+    return memory
+
+
+def _split_points(name: str, rig: Rig, scope: Scope) -> list[Point]:
+    return [Point(name, width, SPLIT_BYTES, 0, 0, OUR_BEST, "given") for width in ROW_BYTES]
+
+
+@case("B", "rows of managed memory in pages of 64 KiB", MANAGED, NAMED, _split_points)
+def split_64k(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.once(split, rig, 64 << 10), point)
+
+
+@case("B", "rows of managed memory in pages of 4 KiB", MANAGED, NAMED, _split_points)
+def split_4k(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.once(split, rig, 4 << 10), point)

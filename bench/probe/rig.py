@@ -192,7 +192,7 @@ class Rig(ExitStack):
             self.callback(self._release, memory)
             return Memory("registered", table, memory.address)
 
-        return self._largest([span for span in self._sizes if span <= limit], make)
+        return self.largest([span for span in self._sizes if span <= limit], make)
 
     def _release(self, memory: HostRegistration) -> None:
         # Where CUDA's context is lost, the error that broke it is raised already.
@@ -201,20 +201,28 @@ class Rig(ExitStack):
             memory.close()
 
     def _bring_managed(self) -> Memory:
+        memory = self.largest(self.spans, self.managed_table)
+        memory.bytes.copy_(self.table[: memory.bytes.numel()])
+        return memory
+
+    def managed_table(self, size: int) -> Memory:
+        """Allocate ``size`` bytes of managed memory; the total must fit the free memory of the GPU.
+
+        Raises:
+            MemoryError: the GPU has too little free memory, or the allocation fails.
+        """
         assert self.device is not None
-        index = self.device.index or 0
         room = torch.cuda.mem_get_info(self.device)[0] - LEFT_BYTES - managed_bytes()
+        if size > room:
+            raise MemoryError(
+                f"{size >> 20} MiB of managed memory do not fit the {max(0, room) >> 20} MiB of GPU"
+                " memory that are free"
+            )
+        table = managed_table((1, size), torch.uint8, self.device.index or 0)[0]
+        return Memory("managed", table, table.data_ptr())
 
-        def make(span: int) -> Memory:
-            if span > room:
-                raise MemoryError(f"{max(0, room) >> 20} MiB of the GPU's memory are free for it")
-            table = managed_table((1, span), torch.uint8, index)[0]
-            table.copy_(self.table[:span])
-            return Memory("managed", table, table.data_ptr())
-
-        return self._largest(self.spans, make)
-
-    def _largest(self, spans: Sequence[int], make: Callable[[int], Memory]) -> Memory:
+    def largest(self, spans: Sequence[int], make: Callable[[int], Memory]) -> Memory:
+        """Return the largest memory of ``spans`` that can be had; ``RefusedError`` if none can."""
         cause = "close other programs"
         for span in reversed(spans):
             try:
@@ -226,16 +234,19 @@ class Rig(ExitStack):
 
 
 def filled_table(size: int) -> Tensor:
-    """Return ``size`` bytes (a multiple of 8), uint8, in huge pages where the kernel grants any.
+    """Return ``size`` bytes (a multiple of 8), uint8, in huge pages where the kernel grants any."""
+    table = empty_table((size // 8, 1), torch.int64).view(-1).view(torch.uint8)
+    fill(table)
+    return table
 
-    Each eight bytes have a different value, so wrong rows are noticed.
-    """
-    words = empty_table((size // 8, 1), torch.int64).view(-1)
+
+def fill(table: Tensor) -> None:
+    """Give each eight bytes of ``table`` (uint8) a different value, so wrong rows are noticed."""
+    words = table.view(torch.int64)
     for start in range(0, words.numel(), _CHUNK):
         part = words[start : start + _CHUNK]
         torch.arange(start, start + part.numel(), out=part)
         part.mul_(-7046029254386353131)  # odd, so values stay distinct and all bytes vary
-    return words.view(torch.uint8)
 
 
 @contextlib.contextmanager

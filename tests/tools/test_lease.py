@@ -94,14 +94,15 @@ def test_each_part_has_an_archive_and_sensors_are_checked_once(page):
     assert "\nrepeats = 1\n" in energy
 
 
-def test_a_gpu_with_more_memory_has_the_two_memories_in_place_of_what_does_not_fit(page):
+def test_a_gpu_with_more_memory_has_the_kernels_of_others_in_place_of_what_does_not_fit(page):
     assert call(page, "2", memory=143771) == 0
     kept = {file.stem for file in (page / "kept").iterdir()}
-    assert "pages" in kept
+    assert {"pages", "splits"} <= kept
     assert "beyond" not in kept
     probes = [line.split()[-1].split(",") for line in asked(page) if line.startswith("probe")]
     assert probes == [
-        ["gpu_gather", "managed_gather"],
+        ["gpu_gather", "managed_gather", "foreign_registered", "foreign_managed"],
+        ["split_64k", "split_4k"],
     ]
     assert all(name in every_case() for names in probes for name in names)
 

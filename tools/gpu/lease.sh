@@ -108,7 +108,9 @@ for name in "$@"; do
     beyond) epochs beyond 115 $plans/gpu-beyond.toml hashed-papers100M=1.7 ;;
     pages)
         enough pages 90 && part pages 60 "$python" -m gatherbench probe --out gpu-out/pages \
-            --budget 45 --cases gpu_gather,managed_gather
+            --budget 45 --cases gpu_gather,managed_gather,foreign_registered,foreign_managed
+        enough splits 45 && part splits 45 "$python" -m gatherbench probe --out gpu-out/splits \
+            --budget 30 --cases split_64k,split_4k
         ;;
     peers) epochs peers 95 examples/peers/gpu-peers.toml hashed-products=1 hashed-wiki=1 ;;
     energy) # the first workload of gpu-decide once, 10 s a path

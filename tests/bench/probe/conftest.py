@@ -47,6 +47,12 @@ class Registered:
         self.closed += 1
 
 
+def seen(address: int, shape: tuple[int, int], device: object = None) -> Tensor:
+    """Memory at an address as float32."""
+    raw = (ctypes.c_uint8 * (4 * shape[0] * shape[1])).from_address(address)
+    return torch.frombuffer(raw, dtype=torch.float32).view(shape)
+
+
 def gather(
     out: Tensor, table: Table, ids: Tensor, point: GridPoint, out_rows: Tensor | None = None
 ) -> None:
@@ -79,7 +85,7 @@ def free() -> list[int]:
 
 @pytest.fixture
 def asked() -> list[tuple[str, int]]:
-    """Managed memory that was asked for, in bytes."""
+    """Managed memory that was asked for, and advice that was given, in bytes."""
     return []
 
 
@@ -100,6 +106,16 @@ def cuda(
         asked.append(("managed", shape[0] * shape[1]))
         return empty(shape, dtype=dtype)
 
+    def call(name: str, address: int, size: int, advice: str, place: Any) -> None:
+        assert (name, advice) == ("cudaMemAdvise", "unset accessed by")
+        assert place.type == "device"
+        asked.append(("left out", size))
+
+    runtime = SimpleNamespace(
+        cudaMemLocation=SimpleNamespace,
+        cudaMemLocationType=SimpleNamespace(cudaMemLocationTypeDevice="device"),
+        cudaMemoryAdvise=SimpleNamespace(cudaMemAdviseUnsetAccessedBy="unset accessed by"),
+    )
     chip = SimpleNamespace(
         multi_processor_count=4,
         max_threads_per_multi_processor=2048,
@@ -128,7 +144,12 @@ def cuda(
         (gathers, "READ_BYTES", MIB),
         (gathers, "MAX_IDS", 5000),
         (gathers, "_CHECKED", 99),
+        (gathers, "FOREIGN_SPANS", (2 * MIB, 32 * MIB)),
+        (gathers, "SPLIT_BYTES", 2 * MIB),
         (gathers, "gather_into", gather),
+        (gathers, "as_cuda_tensor", seen),
+        (gathers, "runtime", lambda: runtime),
+        (gathers, "call_runtime", call),
         (gpu, "launch_kernel", lambda *_: None),
         (gpu, "load_from", lambda file, name, arch: name),
         (gpu, "architecture", lambda device: "sm_90"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from gatherbench.bench.probe import case, gathers, gpu, host
 from gatherbench.bench.probe import rig as rig_module
 from gatherbench.bench.probe.case import NEEDS, Scope, every_case
-from gatherbench.bench.probe.gathers import OUR_BEST, check, draw, gathering
+from gatherbench.bench.probe.gathers import OUR_BEST, check, draw, gathering, num_ids
 from gatherbench.bench.probe.rig import (
     CLOCK,
     EVENTS,
@@ -217,6 +218,19 @@ def test_wrong_rows_are_not_timed_and_cost_their_own_points(rig, monkeypatch):
     assert CASES["gpu_gather"].run(rig, wide).source == EVENTS
 
 
+def test_a_kernel_of_others_that_is_wrong_is_named(rig, monkeypatch):
+    peer = SimpleNamespace(version="1", gather_from=lambda table, ids: table[ids - 1], close=list)
+    modules = {
+        "pylibwholegraph": peer,
+        "gatherbench_peers": SimpleNamespace(WholeGraph=lambda: peer),
+    }
+    monkeypatch.setattr(gathers.importlib, "import_module", modules.__getitem__)
+    with pytest.raises(WrongRowsError, match="64 B of managed memory by WholeGraph 1"):
+        measure(rig, "foreign_managed", policy="WholeGraph 1")
+    seen = measure(rig, "foreign_managed", policy="torch.index_select")
+    assert seen.amount == num_ids(Point("", 64, 2 * MIB)) * 64
+
+
 def test_no_more_managed_memory_is_asked_for_than_the_gpu_has_free(rig, free, asked, monkeypatch):
     free[0] = LEFT_BYTES + 3 * MIB
     assert rig.managed.bytes.numel() == 2 * MIB
@@ -224,11 +238,29 @@ def test_no_more_managed_memory_is_asked_for_than_the_gpu_has_free(rig, free, as
     assert asked == [("managed", 2 * MIB)]
     with pytest.raises(RefusedError, match="no_memory: there are 2 MiB of managed memory"):
         measure(rig, "managed_gather", span_bytes=4 * MIB)
+    with pytest.raises(
+        RefusedError, match="no_memory: 2 MiB of managed memory do not fit the 1 MiB of GPU memory"
+    ):
+        measure(rig, "split_4k")  # all together
+    free[0] *= 2
+
+    def none(*_: object) -> Tensor:
+        raise MemoryError("no_memory: nothing is left")
+
+    monkeypatch.setattr(rig_module, "managed_table", none)
+    with pytest.raises(RefusedError, match=r"^no_memory: nothing is left$"):
+        measure(rig, "split_64k")
+
+
+@pytest.mark.parametrize(("name", "piece"), [("split_64k", 64 << 10), ("split_4k", 4 << 10)])
+def test_every_second_piece_is_advised_otherwise(rig, asked, name, piece):
+    measure(rig, name)
+    assert asked == [("managed", 2 * MIB), *[("left out", piece)] * (MIB // piece)]
 
 
 def test_a_gpu_without_managed_memory_says_why(rig, free, monkeypatch):
     free[0] = LEFT_BYTES
-    with pytest.raises(RefusedError, match="no_memory: 0 MiB of the GPU's memory are free for it"):
+    with pytest.raises(RefusedError, match="do not fit the 0 MiB of GPU memory that are free"):
         measure(rig, "managed_gather")
 
 

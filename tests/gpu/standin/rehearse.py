@@ -140,10 +140,11 @@ def steps(out: Path) -> dict[str, list[str]]:
     """The commands by name: what the Makefile runs on a GPU, where it can, in little."""
     make = ["make", "-C", str(ROOT), "VENV=system", f"PYTHON={sys.executable}", f"OUT={out}"]
     probe = [sys.executable, "-m", "gatherbench", "probe", "--budget", "1"]
+    others = "gpu_policies,foreign_registered,foreign_managed,split_64k"
     return {
         "gpu-test": [*make, "gpu-test", "BUDGET=800"],
         "probe": [*probe, "--out", str(out / "probe")],
-        "cases": [*probe, "--out", str(out / "cases"), "--cases", "gpu_policies"],
+        "cases": [*probe, "--out", str(out / "cases"), "--cases", others],
         "profile": [*probe, "--profile", str(out / "profile.toml")],
         "gpu-epoch": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'rehearsal.toml'}", "BUDGET=800"],
         "meters": [*make, "gpu-epoch", f"GPU_PLAN={HERE / 'meters.toml'}", "BUDGET=400"],
