@@ -63,25 +63,20 @@ def block_bytes(path: Path) -> int:
         fd = open_direct(path)
     except DiskReadError:
         return BLOCK_BYTES
+    memory, block = np.empty(2 * _LARGEST_BLOCK, np.uint8), BLOCK_BYTES
+    aligned = memory[-memory.ctypes.data % _LARGEST_BLOCK :]
     try:
-        return _block_of(fd, path)
+        while True:
+            try:
+                os.preadv(fd, [aligned[:block].data], 0)
+                return block
+            except OSError as error:
+                if error.errno != errno.EINVAL or block == _LARGEST_BLOCK:
+                    text = f"cannot read the table {path} in blocks of {block} B: {error.strerror}"
+                    raise DiskReadError(text) from error
+            block *= 2
     finally:
         os.close(fd)
-
-
-def _block_of(fd: int, path: Path) -> int:
-    block = BLOCK_BYTES
-    memory = np.empty(2 * _LARGEST_BLOCK, np.uint8)
-    aligned = memory[-memory.ctypes.data % _LARGEST_BLOCK :]
-    while True:
-        try:
-            os.preadv(fd, [aligned[:block].data], 0)
-            return block
-        except OSError as error:
-            if error.errno != errno.EINVAL or block == _LARGEST_BLOCK:
-                text = f"cannot read the table {path} in blocks of {block} B: {error.strerror}"
-                raise DiskReadError(text) from error
-        block *= 2
 
 
 def reads_of(ids: NDArray[np.int64], file: TableFile, merge: bool) -> tuple[int, int]:
@@ -104,17 +99,12 @@ class RowReader:
         reason: why it differs from the requested engine; empty if it does not.
 
     Raises:
-        ValueError: no such engine, or a depth below 1.
         DiskReadError: no such file, one that ends before its last row, or no direct reads.
     """
 
     def __init__(
         self, file: TableFile, engine: str = "io_uring", depth: int = 128, merge: bool = True
     ) -> None:
-        if engine not in ("io_uring", "threads"):
-            raise ValueError(f"engine = {engine!r}: expected io_uring or threads")
-        if depth < 1:
-            raise ValueError(f"depth = {depth}: expected at least 1")
         self.file, self._merge, self._pid = file, merge, os.getpid()
         self._latencies = np.zeros(LATENCY_BINS, np.int64)
         self._bytes = self._requests = 0
@@ -122,9 +112,8 @@ class RowReader:
         with ExitStack() as opened:
             self._fd = open_direct(file.path)
             opened.callback(os.close, self._fd)
-            if (size := os.fstat(self._fd).st_size) < file.end:
-                raise DiskReadError(_cut_short(file, size))
-            self._block = block = _block_of(self._fd, file.path)
+            self._check_size()
+            self._block = block = block_bytes(file.path)
             widest = (file.row_bytes + block - 2) // block * block + block
             self._slot_bytes = max(MERGE_BYTES if merge else 0, widest)
             # Direct reads need memory that is aligned to the file's blocks.
@@ -147,11 +136,11 @@ class RowReader:
 
         Args:
             ids: int64 ``[B]``.
-            out: uint8 ``[M, row_bytes]``, contiguous.
+            out: uint8 ``[M, row_bytes]``, contiguous and writable.
             places: int64 ``[B]``, distinct rows of ``out``.
 
         Raises:
-            ValueError: wrong shape or layout; nothing is read.
+            ValueError: wrong dtype, shape or layout; nothing is read.
             IndexError: an id or a place lies outside; nothing is read.
             DiskReadError: the disk failed, or the file has become shorter; rows of ``out`` may have
                 been written.
@@ -159,18 +148,19 @@ class RowReader:
         """
         if self._closed or self._pid != os.getpid():
             raise RuntimeError("RowReader is closed, or was opened by the parent process")
-        row_bytes, count = self.file.row_bytes, len(ids)
-        if out.ndim != 2 or out.shape[1] != row_bytes or out.dtype != np.uint8:
-            raise ValueError(f"out: expected uint8 [M, {row_bytes}], got {out.dtype} {out.shape}")
-        if not (out.flags.c_contiguous and out.flags.writeable):
-            raise ValueError("out: expected a contiguous array that can be written")
+        shaped = out.dtype == np.uint8 and out.shape[1:] == (self.file.row_bytes,)
+        if not (shaped and out.flags.c_contiguous and out.flags.writeable):
+            raise ValueError(
+                f"out: expected contiguous, writable uint8 [M, {self.file.row_bytes}],"
+                f" got {out.dtype} {out.shape}"
+            )
         if places is None:
-            places = np.arange(count)
+            places = np.arange(len(ids))
         if places.shape != ids.shape:
             raise ValueError(f"places: expected shape {ids.shape} as the ids, got {places.shape}")
         _check("ids", ids, self.file.num_rows, "the table")
         _check("places", places, len(out), "the output")
-        if count:
+        if len(ids):
             self._read_rows(ids, out, places)
 
     def _read_rows(
@@ -194,23 +184,25 @@ class RowReader:
             self._engine.run(reads)
         except OSError as error:
             raise DiskReadError(f"cannot read the table {self.file.path}: {error}") from error
-        if reads.failed[0]:
-            raise self._failure(reads)
-
-    def _failure(self, reads: Reads) -> DiskReadError:
-        _, k, number, got = (int(x) for x in reads.failed)
-        plan = reads.plan
+        failures, k, number, count = (int(x) for x in reads.failed)
+        if not failures:
+            return
         rows = plan.rows[plan.starts[k] : plan.starts[k + 1]]
-        missing = rows[rows + reads.row_bytes > plan.begins[k] + max(got, 0)]
-        row = (int(missing[0]) - self.file.offset) // reads.row_bytes
-        place = f"row {row} of the table {self.file.path}"
+        missing = rows[rows + reads.row_bytes > plan.begins[k] + max(count, 0)]
+        place = f"row {(int(missing[0]) - self.file.offset) // reads.row_bytes} of the table"
         if number:
             cause = f"{os.strerror(number)} (errno {number}); dmesg may tell more of the disk"
-        elif (size := os.fstat(self._fd).st_size) < self.file.end:
-            cause = _cut_short(self.file, size)
-        else:
-            cause = f"the disk gave {got} of {plan.sizes[k]} bytes, and no error"
-        return DiskReadError(f"{place}: {cause}")
+            raise DiskReadError(f"{place} {self.file.path}: {cause}")
+        self._check_size(f"{place}: ")
+        short = f"the disk gave {count} of {plan.sizes[k]} bytes, and no error"
+        raise DiskReadError(f"{place} {self.file.path}: {short}")
+
+    def _check_size(self, place: str = "") -> None:
+        if (size := os.fstat(self._fd).st_size) < self.file.end:
+            raise DiskReadError(
+                f"{place}{self.file.path} has {size} bytes and its table needs {self.file.end}:"
+                " it was cut short; write it anew"
+            )
 
     def counts(self) -> dict[str, int]:
         """Return the bytes and reads requested from the disk since the reader was opened."""
@@ -232,10 +224,3 @@ def _check(name: str, values: NDArray[np.int64], count: int, whose: str) -> None
     if values.size and (values.min() < 0 or values.max() >= count):
         at = int(np.flatnonzero((values < 0) | (values >= count))[0])
         raise IndexError(f"{name}[{at}] = {values[at]}: {whose} has rows 0..{count - 1}")
-
-
-def _cut_short(file: TableFile, size: int) -> str:
-    return (
-        f"{file.path} has {size} bytes and its table needs {file.end}: it was cut short; "
-        "write it anew"
-    )

@@ -21,6 +21,7 @@ import platform
 import signal
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +54,7 @@ _WAIT, _WAKE, _ALL = 128, 129, 0x7FFFFFFF
 CLOCK_MONOTONIC = 1
 #: Bytes of a CPU's cache line.
 LINE_BYTES = 64
-_BYTE_POINTER = ir.IntType(8).as_pointer()
+_INT32, _INT64, _BYTE_POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 
 
 class Job(NamedTuple):
@@ -94,31 +95,35 @@ class Done(NamedTuple):
     seconds: float
 
 
-def _define_prefetch(_typing: Any, _address: Any) -> Any:
-    """Prefetch the cache line at ``address``; this never faults, whatever the address."""
+def _of_address(emit: Callable[[Any, Any], Any]) -> Any:
+    """Define a compiled function of an address: ``emit(builder, address)`` gives the LLVM code of
+    its int64 result."""
 
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        i32 = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, i32, i32, i32])
-        declare: Any = cgutils.get_or_insert_function
-        prefetch = declare(builder.module, kind, "llvm.prefetch.p0")
-        read, near, data = i32(0), i32(3), i32(1)
-        builder.call(prefetch, [builder.inttoptr(args[0], _BYTE_POINTER), read, near, data])
-        return context.get_dummy_value()
+    def define(_typing: Any, _address: Any) -> Any:
+        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return emit(builder, arguments[0])
 
-    return types.void(types.intp), codegen
+        return types.int64(types.int64), codegen
+
+    return intrinsic(define)
 
 
-def _define_memcpy(_typing: Any, _target: Any, _source: Any, _size: Any) -> Any:
-    """Copy ``size`` bytes from address ``source`` to address ``target``; they do not overlap."""
+def _emit_prefetch(builder: Any, address: Any) -> Any:
+    kind = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, *[_INT32] * 3])
+    insert: Any = cgutils.get_or_insert_function
+    read, near, data = (ir.Constant(_INT32, x) for x in (0, 3, 1))
+    prefetch = insert(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(prefetch, [builder.inttoptr(address, _BYTE_POINTER), read, near, data])
+    return address
 
-    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        to, of = (builder.inttoptr(a, _BYTE_POINTER) for a in args[:2])
-        emit: Any = cgutils.raw_memcpy
-        emit(builder, to, of, args[2], 1)
-        return context.get_dummy_value()
 
-    return types.void(types.intp, types.intp, types.intp), codegen
+def _define_call(_typing: Any, _function: Any, _1: Any, _2: Any, _3: Any, _4: Any, _5: Any) -> Any:
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(_INT64, [_INT64] * 5)
+        function = builder.inttoptr(arguments[0], kind.as_pointer())
+        return builder.call(function, arguments[1:])
+
+    return types.int64(*[types.int64] * 6), codegen
 
 
 def _atomic(operation: str) -> Any:
@@ -136,26 +141,20 @@ def _atomic(operation: str) -> Any:
     return intrinsic(define)
 
 
-def _number_at(bits: int) -> Any:
-    """Define a read of the integer of ``bits`` bits at an address, as an int64."""
-
-    def define(_typing: Any, _address: Any) -> Any:
-        def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            at = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
-            value = builder.load(at, align=bits // 8)
-            return builder.sext(value, ir.IntType(64)) if bits < 64 else value
-
-        return types.int64(types.intp), codegen
-
-    return intrinsic(define)
-
-
-_prefetch: Any = intrinsic(_define_prefetch)
-memcpy: Any = intrinsic(_define_memcpy)
-#: Atomic add, exchange, minimum and or; each returns the value before.
-take, _exchange, _least, _mark = (_atomic(name) for name in ("add", "xchg", "min", "or"))
-_word, _half = _number_at(64), _number_at(32)
+#: Prefetch the cache line at an address, which never faults, whatever the address.
+_prefetch: Any = _of_address(_emit_prefetch)
+#: Call the C function at an address with five integers.
+call: Any = intrinsic(_define_call)
+#: Atomic add, exchange and minimum; each returns the value before.
+take, _exchange, _least = (_atomic(name) for name in ("add", "xchg", "min"))
+#: Read the int64 and the int32 at an address.
+_word, _half = (
+    _of_address(lambda b, at: b.load(b.inttoptr(at, _INT64.as_pointer()), align=8)),
+    _of_address(lambda b, at: b.sext(b.load(b.inttoptr(at, _INT32.as_pointer())), _INT64)),
+)
 _job_words: Any = to_fixed_tuple
+#: The C library's memcpy picks the widest moves of the CPU at hand.
+memcpy: Any = types.ExternalFunction("memcpy", types.int64(*[types.int64] * 3))
 _syscall: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
 _yield: Any = types.ExternalFunction("sched_yield", types.int32())
@@ -279,7 +278,7 @@ def _serve(state: Any) -> None:
 def _post(state: Any, words: NDArray[np.int64], woken: int) -> None:
     """Put number, limit and job into their slot, whose last job is done; wake ``woken`` threads."""
     slot = state[1 + words[0] % SLOTS]
-    entered = _mark(slot, _ENTERED, _CLOSED)
+    entered = take(slot, _ENTERED, _CLOSED)
     while take(slot, _LEFT, 0) != entered:
         _yield()
     for k in range(words.size):

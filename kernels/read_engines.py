@@ -19,16 +19,13 @@ import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from gatherbench.kernels.native_threads import CLOCK_MONOTONIC, clock_gettime, memcpy, take
+from gatherbench.kernels.native_threads import CLOCK_MONOTONIC, call, clock_gettime, memcpy, take
 from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
 from gatherbench.plugins import installing
 
@@ -48,18 +45,6 @@ _RING_REMEDIES = {
 }
 
 
-def _define_call(_typing: Any, _function: Any, _1: Any, _2: Any, _3: Any, _4: Any, _5: Any) -> Any:
-    """Call the C function at an address with five integers; return its result as an int64."""
-
-    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        i64 = ir.IntType(64)
-        kind = ir.FunctionType(i64, [i64] * 5)
-        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), list(args[1:]))
-
-    return types.int64(*[types.int64] * 6), codegen
-
-
-_call: Any = intrinsic(_define_call)
 _errno_location: Any = types.ExternalFunction("__errno_location", types.intp())
 
 
@@ -192,7 +177,7 @@ def read_by_thread(reads: Reads, pread: int, counters: NDArray[np.int64]) -> Non
         if k >= count:
             return
         began = _now(moment)
-        got = _call(pread, reads.fd, slot, reads.plan.sizes[k], reads.plan.begins[k], 0)
+        got = call(pread, reads.fd, slot, reads.plan.sizes[k], reads.plan.begins[k], 0)
         if got < 0:
             memcpy(error.ctypes.data, _errno_location(), 4)
         took = _now(moment) - began
@@ -227,24 +212,23 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing) -> int:
     while in_flight or (good and k < count):
         now = _now(moment)
         while good and k < count and in_flight < depth:
-            entry = _call(uring.get_sqe, uring.ring, 0, 0, 0, 0)
+            entry = call(uring.get_sqe, uring.ring, 0, 0, 0, 0)
             if entry == 0:
                 break
             slot = free[in_flight]
             at = reads.slots.ctypes.data + slot * reads.slot_bytes
-            _call(uring.prep_read, entry, reads.fd, at, reads.plan.sizes[k], reads.plan.begins[k])
-            _call(uring.sqe_set_data64, entry, slot, 0, 0, 0)
+            call(uring.prep_read, entry, reads.fd, at, reads.plan.sizes[k], reads.plan.begins[k])
+            call(uring.sqe_set_data64, entry, slot, 0, 0, 0)
             reading[slot], began[slot] = k, now
             in_flight += 1
             k += 1
-        said: Any = np.int64(np.int32(_call(uring.submit_and_wait, uring.ring, 1, 0, 0, 0)))
-        if said < 0 and said not in (-_EINTR, -_EAGAIN, -_EBUSY):
-            return -said
-        found = (
-            _call(uring.peek_batch_cqe, uring.ring, entries.ctypes.data, depth, 0, 0) & 0xFFFFFFFF
-        )
+        status: Any = np.int64(np.int32(call(uring.submit_and_wait, uring.ring, 1, 0, 0, 0)))
+        if status < 0 and status not in (-_EINTR, -_EAGAIN, -_EBUSY):
+            return -status
+        done = call(uring.peek_batch_cqe, uring.ring, entries.ctypes.data, depth, 0, 0)
+        done &= 0xFFFFFFFF
         now = _now(moment)
-        for i in range(found):
+        for i in range(done):
             memcpy(ended.ctypes.data, entries[i], 16)  # user_data, then res and flags
             slot, got = ended[0], np.int64(np.int32(ended[1]))
             at = reads.slots.ctypes.data + slot * reads.slot_bytes
@@ -253,7 +237,7 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing) -> int:
                 good = False
             in_flight -= 1
             free[in_flight] = slot
-        _call(uring.cq_advance, uring.ring, found, 0, 0, 0)
+        call(uring.cq_advance, uring.ring, done, 0, 0, 0)
     return 0
 
 
@@ -322,10 +306,9 @@ def _liburing() -> ctypes.CDLL:
     The package's own Python calls do not help here: they take a ``bytearray``, which is not
     aligned, and each costs about as much as a read of a fast disk.
     """
-    found = importlib.util.find_spec("liburing")
-    folders = found.submodule_search_locations if found else None
-    inside = [Path(folder) / "liburing.so" for folder in folders or ()]
-    for library in (_SYSTEM_LIBRARY, *map(str, inside)):
+    package = importlib.util.find_spec("liburing")
+    folders = (package.submodule_search_locations if package else None) or ()
+    for library in (_SYSTEM_LIBRARY, *(f"{folder}/liburing.so" for folder in folders)):
         with suppress(OSError):
             loaded = ctypes.CDLL(library)
             if all(hasattr(loaded, name) for name in _NAMES):

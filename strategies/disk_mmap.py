@@ -14,8 +14,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.page_cache import mapped_table, require_cold
-from gatherbench.kernels.table_file import TableFile
+from gatherbench.kernels.table_file import TableFile, mapped_table, require_cold
 from gatherbench.strategies.base import Fetcher, Residency, Strategy
 from gatherbench.strategies.cuda_fetcher import open_staged
 from gatherbench.strategies.data_path import DataPath, staged_path

@@ -25,8 +25,7 @@ from gatherbench.kernels.host_gather import Begun, HostGather, available_cores, 
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.modes import plain_torch
 from gatherbench.kernels.native_threads import NativeThreads
-from gatherbench.kernels.page_cache import SOURCE as MINCORE
-from gatherbench.kernels.page_cache import pages_in_memory
+from gatherbench.kernels.table_file import MINCORE, pages_in_memory
 from gatherbench.strategies.base import (
     ID_DTYPES,
     Fetcher,

@@ -20,8 +20,7 @@ from torch import Tensor
 from gatherbench.datasets.dataset import DatasetSpec, GraphDataset
 from gatherbench.kernels.host_memory import available_bytes, tensor_of
 from gatherbench.kernels.managed_memory import Memory, empty, managed_room
-from gatherbench.kernels.page_cache import drop_pages, mapped_table
-from gatherbench.kernels.table_file import TableFile, read_rows
+from gatherbench.kernels.table_file import TableFile, drop_pages, mapped_table, read_rows
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.places import reads_managed

@@ -154,9 +154,7 @@ def test_a_file_that_is_cut_short_while_it_is_read(tmp_path, engine):
     before = mapped(file)
     reader = RowReader(file, engine, 4, merge=engine == "threads")
     os.truncate(file.path, 51 * 512)
-    told = (
-        r"row 51 of the table .*rows\.bin: .* has 26112 bytes and .* needs 51200: .*write it anew"
-    )
+    told = r"row 51 of the table: .*rows\.bin has 26112 bytes .* needs 51200: .*write it anew"
     with pytest.raises(DiskReadError, match=told):
         read(reader, [50, 51])
     np.testing.assert_array_equal(read(reader, [50, 0]), before[[50, 0]])
@@ -318,9 +316,6 @@ def test_where_there_is_no_io_uring_threads_take_its_place(
 
 def test_what_cannot_be_asked_is_refused_before_anything_is_read(tmp_path, monkeypatch):
     file = table(tmp_path, 10, 100)
-    for wrong in ({"engine": "mmap"}, {"depth": 0}):
-        with pytest.raises(ValueError, match=f"{next(iter(wrong))} = "):
-            RowReader(file, **wrong)  # type: ignore[arg-type]
     reader = RowReader(file, "threads")
     one, out = np.array([1]), np.zeros((1, 100), np.uint8)
     for ids, to, places, error, told in (
@@ -330,13 +325,13 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_read(tmp_path, monke
         (np.array([1, 2]), out, None, IndexError, r"places\[1\] = 1"),
         (one, out, np.array([0, 0]), ValueError, "places: expected shape"),
         (one.astype(np.int32), out, None, ValueError, "ids: expected int64"),
-        (one, out[:, :50], None, ValueError, "out: expected uint8"),
+        (one, out[:, :50], None, ValueError, "out: expected contiguous"),
         (one, np.zeros((100, 1), np.uint8).T[:, ::-1], None, ValueError, "contiguous"),
     ):
         with pytest.raises(error, match=told):
             reader.read(ids, to, places)
     out.flags.writeable = False
-    with pytest.raises(ValueError, match="can be written"):
+    with pytest.raises(ValueError, match="writable"):
         reader.read(one, out)
     assert reader.counts() == {"disk_read": 0, "disk_requests": 0}
     with monkeypatch.context() as forked:

@@ -12,8 +12,7 @@ import torch
 
 from gatherbench.kernels import read_engines
 from gatherbench.kernels.disk_read import DiskReadError
-from gatherbench.kernels.page_cache import pages_in_memory
-from gatherbench.kernels.table_file import TableFile
+from gatherbench.kernels.table_file import TableFile, pages_in_memory
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Fetcher, Minibatches
 from gatherbench.strategies.conformance import NonconformingError

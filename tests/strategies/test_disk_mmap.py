@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatherbench.kernels.page_cache import drop_pages, pages_in_memory
-from gatherbench.kernels.table_file import TableFile
+from gatherbench.kernels.table_file import TableFile, drop_pages, pages_in_memory
 from gatherbench.strategies import disk_mmap
 from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.conformance import random_table
@@ -59,7 +58,7 @@ def test_a_warm_epoch_keeps_what_was_read_and_claims_nothing(file, advice):
 
 
 def test_a_cold_epoch_that_would_be_warm_does_not_begin(file, monkeypatch):
-    monkeypatch.setattr("gatherbench.kernels.page_cache.drop_pages", lambda *_: 7)
+    monkeypatch.setattr("gatherbench.kernels.table_file.drop_pages", lambda *_: 7)
     with opened(file, start="cold") as fetcher:
         with pytest.raises(RuntimeError, match="table: 7 pages stay in memory"):
             fetcher.drop_caches()
