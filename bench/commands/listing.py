@@ -14,13 +14,13 @@ def list_(
         str,
         typer.Argument(
             metavar="WHAT",
-            help="One of strategies, policies, datasets, plans, plan-keys, profiles, meters; or"
+            help="One of strategies, datasets, plans, plan-keys, profiles, meters; or"
             " plan-schema, a JSON Schema of plans for editors.",
         ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List the available strategies, datasets, plans, meters, policies or profiles."""
+    """List the available strategies, datasets, plans, meters or profiles."""
     from gatherbench.bench.plan.plan_file import plan_schema
     from gatherbench.bench.show.listing import LISTINGS
 

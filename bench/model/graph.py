@@ -110,7 +110,7 @@ def predict_graph(shape: Shape, profile: LinkProfile) -> pd.DataFrame:
 
     Columns: ``strategy``, ``variant``; ``epoch_s`` (of :data:`BATCHES` minibatches of a workload
     at its defaults; NaN: unknown); ``bound``; ``gpu_bytes``, ``host_bytes`` (the table or its part,
-    and buffers); ``fits`` (do both fit, and whose memory is unknown); ``notes`` (a tuple of texts).
+    and buffers); ``fits`` (do both fit; ?: memory of unknown size); ``notes`` (a tuple of texts).
     """
     workload, nan = Workload(shape.name), math.nan
     ranks, nodes, edges = draw(shape, workload)
@@ -177,7 +177,7 @@ def _room(strategy: Strategy, load: MinibatchLoad, profile: LinkProfile) -> dict
     gpu, host = load.gpu_table_bytes + buffers, table + (buffers if load.cpu_write_bytes else 0.0)
     room = {"GPU": profile.number("gpu.memory"), "host": profile.number("host.memory")}
     short = [place for place, taken in (("GPU", gpu), ("host", host)) if taken > room[place]]
-    unknown = [place for place, size in room.items() if math.isnan(size)]
-    fits = f"yes ({' and '.join(unknown)} memory unknown)" if unknown else "yes"
-    fits = f"no ({', '.join(short)})" if short else fits
+    known = {place: "?" if math.isnan(size) else "yes" for place, size in room.items()}
+    fits = ", ".join(f"{place} {word}" for place, word in known.items())
+    fits = f"no ({', '.join(short)})" if short else "yes" if "?" not in known.values() else fits
     return {"gpu_bytes": gpu, "host_bytes": host, "fits": fits}

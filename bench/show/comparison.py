@@ -89,7 +89,7 @@ def summary(table: pd.DataFrame, metrics: Sequence[str] = ()) -> str:
     return f"{names}: {', '.join(f'{counts[word]} {word}' for word in VERDICTS if counts[word])}"
 
 
-def compared(table: pd.DataFrame, base: Run, new: Run) -> Table:
+def compared(table: pd.DataFrame) -> Table:
     """Make a line per series: all values of the first metric, and the ratios of the others.
 
     Args:
@@ -105,11 +105,10 @@ def compared(table: pd.DataFrame, base: Run, new: Run) -> Table:
     bounded = np.isfinite(first["high"])  # one repeat has no bound
     ends = {"ratio_low": first["low"].where(bounded), "ratio_high": first["high"].where(bounded)}
     frame = first.assign(**ends).join(wide.reindex(columns=others), on=SERIES)
-    a, b = _labels(base, new)
     columns = [
-        *WHAT,
-        Column("base", f"{lead} A, {a}", unit, short=f"{lead} A\n{a}"),
-        Column("new", f"B, {b}", unit, like="base", short=f"B\n{b}"),
+        *WHAT[:3],
+        Column("base", f"{lead} A", unit, short=f"{lead} A"),
+        Column("new", "B", unit, like="base", short="B"),
         Column("ratio", "B / A", "×", short="B / A", interval=True),
         Column("verdict", "verdict", short="verdict"),
         *(Column(name, f"{name}, B / A", short=name.replace("_", " ")) for name in others),
@@ -117,16 +116,6 @@ def compared(table: pd.DataFrame, base: Run, new: Run) -> Table:
     ]
     caption = f"The two runs: {lead} of A and B, its ratio and verdict, and the other ratios"
     return Table("against", caption, columns, frame)
-
-
-def _labels(base: Run, new: Run) -> tuple[str, str]:
-    """Return short names of two runs: the ends of their ids if these differ."""
-    ids = base.run_id, new.run_id
-    ends = (ids[0].rpartition("-")[2], ids[1].rpartition("-")[2])
-    for one, other in (ends, ids, (base.folder.name, new.folder.name)):
-        if one != other:
-            return short(one, 24), short(other, 24)
-    return "", ""
 
 
 def render_comparison(
@@ -152,7 +141,7 @@ def render_comparison(
         *(Text(f"changed: {change}", style="yellow") for change in changes(base, new)),
         Text(),
     ]
-    whole, chosen = compared(table[table["ratio"].notna()], base, new), deciding(table, metrics)
+    whole, chosen = compared(table[table["ratio"].notna()]), deciding(table, metrics)
     cut = [column.field for column in whole.columns].index("verdict") + 1
     left, right = whole.columns[:cut], [*WHAT[:3], *whole.columns[cut:]]
     for columns in [whole.columns] if width >= WIDE else [left, right]:
@@ -199,9 +188,8 @@ def _reasons(chosen: pd.DataFrame, names: Mapping[str, str]) -> Iterator[Text]:
         of_word = open_[open_["verdict"] == word]
         for (metric, reason), group in of_word.groupby(["metric", "reason"], sort=False):
             paths = map(in_words, group["strategy"], group["variant"])
-            cases = cases_in_words(
-                zip(paths, group["workload"].map(names), strict=True), names.values()
-            )
+            pairs = zip(paths, group["workload"].map(names), strict=True)
+            cases = cases_in_words(pairs, names.values())
             yield Text.assemble((f"{word} ", VERDICTS[word][1]), f"{metric}, {cases}: {reason}")
     if len(open_):
         yield Text()
@@ -242,7 +230,7 @@ def against(run: Run, base: Run) -> Shown:
         return replace(bare, failed=f"The runs cannot be compared: {refusal}")
     changed = [f"Changed: {change}" for change in changes(base, run)]
     notes = [summary(table), _legend(deciding(table)["verdict"]), *changed]
-    tables = [compared(table, base, run), *bare.tables]
+    tables = [compared(table), *bare.tables]
     figures = {"against": draw(_chart(deciding(table), base, run))}
     return replace(bare, tables=tables, figures=figures, notes=notes)
 

@@ -40,22 +40,6 @@ def _about(named: Any, plugins: Plugins[Any]) -> tuple[str, str]:
     return named.name, plain(f"{named.summary} ({package})" if package else named.summary)
 
 
-def policies() -> pd.DataFrame:
-    """List every launch policy of the gather kernels, and its decisions before it has a table."""
-    from gatherbench.kernels.policies import POLICIES
-
-    rows = []
-    for policy in POLICIES.values():
-        width = f"{policy.width} B" if isinstance(policy.width, int) else policy.width
-        launch = [f"{width} accesses", f"{policy.mapping} mapping"]
-        if policy.shift != "none":
-            launch.append(f"{policy.shift} shift above {policy.shift_above} B")
-        if policy.order != "given":
-            launch.append(policy.order)
-        rows.append((policy.name, policy.label, ", ".join(launch), policy.source))
-    return pd.DataFrame(rows, columns=["policy", "whose", "launch", "source"])
-
-
 _SIZES = ["dataset", "nodes", "edges", "row"]
 
 
@@ -64,7 +48,7 @@ def datasets() -> pd.DataFrame:
     from gatherbench.datasets.dataset import DatasetError, read_spec
     from gatherbench.datasets.registry import PLUGINS, imported, list_sources
 
-    rows = [(*sizes(one.estimate(1.0)), _about(one, PLUGINS)[1]) for one in list_sources()]
+    rows = [(*sizes(src.estimate(1.0)), _about(src, PLUGINS)[1]) for src in list_sources()]
     for folder in imported():
         try:
             spec = read_spec(folder)[0]
@@ -102,26 +86,24 @@ def plan_keys() -> pd.DataFrame:
     from gatherbench.bench.plan.plan import Plan
     from gatherbench.bench.plan.plan_file import TABLES
 
-    tables = {name: field for name, field in Plan.model_fields.items() if name in TABLES}
-    lines = [(name, field) for name, field in Plan.model_fields.items() if name not in TABLES]
-    rows = []
-    for heading, fields in (
-        ("", lines),
-        *((key, TABLES[key].model_fields.items()) for key in TABLES),
-    ):
-        if heading:
-            brackets = "[[{}]]" if get_origin(tables[heading].annotation) is list else "[{}]"
-            rows.append((brackets.format(heading), "", "", tables[heading].description))
-        for name, field in fields:
-            unset = field.is_required() or field.default is None
-            default = "none" if unset else json.dumps(field.default)
-            rows.append((name, _kind(field.annotation), default, field.description or ""))
+    fields = Plan.model_fields
+    rows = [_key(name, field) for name, field in fields.items() if name not in TABLES]
+    for table, keys in TABLES.items():
+        heading = f"[[{table}]]" if get_origin(fields[table].annotation) is list else f"[{table}]"
+        rows.append((heading, "", "", fields[table].description or ""))
+        rows += [_key(name, field) for name, field in keys.model_fields.items()]
     return pd.DataFrame(rows, columns=["key", "type", "default", "what it says"])
+
+
+def _key(name: str, field: Any) -> tuple[str, str, str, str]:
+    unset = field.is_required() or field.default is None
+    default = "none" if unset else json.dumps(field.default)
+    return name, _kind(field.annotation), default, field.description or ""
 
 
 def _kind(kind: Any) -> str:
     """Return a type in words, such as ``auto or cpu`` or ``int | list[int]``; omit ``None``."""
-    origin, args = get_origin(kind), [one for one in get_args(kind) if one is not NoneType]
+    origin, args = get_origin(kind), [part for part in get_args(kind) if part is not NoneType]
     if origin is Literal:
         return " or ".join(args)
     if origin is Annotated:
@@ -148,14 +130,18 @@ def profiles() -> pd.DataFrame:
     """List every machine that ships as a link profile, and its unknown constants."""
     from gatherbench.bench.model.profile import load_profile, profile_names
 
-    found = [(name, load_profile(name)) for name in profile_names()]
-    rows = [(name, of.description, ", ".join(of.unknown()) or "–") for name, of in found]
+    profiles = [(name, load_profile(name)) for name in profile_names()]
+    rows = [(name, of.description, ", ".join(of.unknown()) or "–") for name, of in profiles]
     return pd.DataFrame(rows, columns=["profile", "machine", "not known"])
 
 
-_LISTED = (strategies, policies, datasets, plans, plan_keys, meters, profiles)
 LISTINGS: dict[str, Callable[[], pd.DataFrame]] = {
-    listing.__name__.replace("_", "-"): listing for listing in _LISTED
+    "strategies": strategies,
+    "datasets": datasets,
+    "plans": plans,
+    "plan-keys": plan_keys,
+    "meters": meters,
+    "profiles": profiles,
 }
 
 
@@ -173,21 +159,21 @@ def on_disk(root: Path) -> tuple[pd.DataFrame, str]:
     from gatherbench.bench.sampling.prepare import TRACES, traces_of
     from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, read_spec
 
-    rows, graphs, traces = [], _folders(root), _folders(root / TRACES)
-    taken = {place: bytes_below(place) for place in [*graphs, *traces]}
-    total = sum(taken[place] for place in graphs)
-    taken.pop(root / TRACES, None)
+    graphs, traces = _folders(root), _folders(root / TRACES)
+    size = {place: bytes_below(place) for place in [*graphs, *traces]}
+    total, rows = sum(size[place] for place in graphs), []
+    size.pop(root / TRACES, None)
     for folder in [place for place in graphs if (place / SPEC_FILE).is_file()]:
         try:
             about = sizes(read_spec(folder)[0])[1:]
         except DatasetError:
             about = ("damaged", "–", "–")
-        drawn = [taken.pop(trace) for trace in traces_of(folder) if trace in taken]
+        drawn = [size.pop(trace) for trace in traces_of(folder) if trace in size]
         text = f"{bytes_in_words(sum(drawn))} for {len(drawn)}" if drawn else "–"
-        rows.append((plain(folder.name), *about, bytes_in_words(taken.pop(folder)), text))
+        rows.append((plain(folder.name), *about, bytes_in_words(size.pop(folder)), text))
     # The rest has no graph: other folders of the data folder, and minibatches of removed graphs.
-    for place, size in taken.items():
-        rows.append((str(place.relative_to(root)), "", "", "", bytes_in_words(size), ""))
+    rest = [(str(place.relative_to(root)), bytes_in_words(n)) for place, n in size.items()]
+    rows += [(name, "", "", "", text, "") for name, text in rest]
     text = f"{bytes_in_words(total)} in {root}; to have room: gatherbench datasets remove NAME"
     return pd.DataFrame(rows, columns=[*_SIZES, "on disk", "its minibatches"]), text
 
@@ -222,11 +208,11 @@ def description(folder: Path) -> pd.DataFrame:
 def _words(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int | float):
-        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
     if isinstance(value, list | tuple):
         return "\n".join(f"- {item}" for item in value)
-    return str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def imported_summary(folder: Path) -> list[str]:

@@ -184,13 +184,20 @@ def table_of(
     if {"backend", "basis"} <= set(frame):
         columns.append(named["kind"])
     known = [field for field in fields if (bare[field].notna() & (bare[field] != "")).any()]
-    for field in [one for one in known if one not in {*named, *ends, *_UNSHOWN}]:
-        label = field.replace("_", " ")
-        unit_or_text = fields[field] if pd.api.types.is_numeric_dtype(bare[field]) else None
-        own = "unit" if field == "value" and "unit" in fields else ""
-        interval = set(ends_of(field)) <= set(fields)
-        short = label * terminal
-        columns.append(Column(field, label, unit_or_text, own, interval=interval, short=short))
+    first = dict[str, str]()  # of a unit: the others have its scale
+    for field in [field for field in known if field not in {*named, *ends, *_UNSHOWN}]:
+        label, unit = field.replace("_", " "), fields[field]
+        columns.append(
+            Column(
+                field,
+                label,
+                unit if pd.api.types.is_numeric_dtype(bare[field]) else None,
+                units="unit" if field == "value" and "unit" in fields else "",
+                like=first.setdefault(unit, field) if unit != "1" else "",
+                interval=set(ends_of(field)) <= set(fields),
+                short=label * terminal,
+            )
+        )
     return Table(ident, title, columns, bare, title, note, folded)
 
 

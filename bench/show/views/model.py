@@ -15,9 +15,10 @@ from gatherbench.bench.read.derive import problems, unpredicted
 from gatherbench.bench.read.noise import modelled_from_noisy
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity, short
+from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.charts import drawn
 from gatherbench.bench.show.drawing import Chart
-from gatherbench.bench.show.table import WHAT, Column, Table
+from gatherbench.bench.show.table import WHAT, Column, Table, table_of
 from gatherbench.bench.show.terminal import cases_in_words
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
@@ -76,7 +77,6 @@ def roofline_chart(run: Run) -> Chart | None:
         look=table["kind"],
         value=table["rate"],
         reason=none.where(table["rate"].isna(), ""),
-        note=("fetch bound by " + table["fetch_bound"]).mask(table["rate"].isna(), ""),
     )
     reading = (
         "Bytes of rows that crossed the link, over the time that the loop waited for them. Where"
@@ -92,30 +92,36 @@ def roofline_chart(run: Run) -> Chart | None:
     return Chart("Use of the link", frame, "rows over the link", "B/s", reading, marks=marks, at=at)
 
 
+#: The columns of the tables, from those of the frames.
+_ROOFLINE = {
+    "rate": "rate_B_per_s",
+    "of_copy_engine": "copies_share",
+    "of_sm_read": "SM_reads_share",
+    "of_raw_link": "raw_link_share",
+    "of_disk": "disk_share",
+    "over": "over",
+    "fetch_bound": "fetch_bound_by",
+    "bound": "epoch_bound_by",
+}
+_ERRORS = {
+    "measured_s": "measured_s",
+    "modelled_s": "modelled_s",
+    "error": "off_by_share",
+    "limit_error": "ratio_off_by_share",
+    "bound": "epoch_bound_by",
+}
+
+
 def roofline_table(profile: LinkProfile, table: pd.DataFrame) -> Table:
     """Make a line per series and basis: its rate over the link, and its share of each roof."""
     basis = table["kind"].replace("modelled", "predicted")
-    hidden = ["*" * (over == "epoch") for over in table["over"]]
-    disk = Column("of_disk", "of the disk", "share", short="disk")
-    columns = [
-        *WHAT,
-        Column("rate", "over the link", "B/s", short="rate", mark="hidden"),
-        Column("over", "over the time of"),
-        Column("of_copy_engine", "of the copy engine", "share", short="copies"),
-        Column("of_sm_read", "of reads by SMs", "share", short="SM reads"),
-        Column("of_raw_link", "of the raw link", "share", short="raw link"),
-        *([disk] if table["of_disk"].notna().any() else []),
-        Column("fetch_bound", "fetch bound by", short="fetch bound by"),
-        Column("bound", "epoch bound by", short="epoch bound by"),
-    ]
-    return Table(
+    frame = table[[*SERIES[:3], *_ROOFLINE]].rename(columns=_ROOFLINE)
+    return table_of(
         "roofline",
-        f"Bytes of rows per second as a share of the roofs of {short(profile.name)}",
-        columns,
-        table.assign(backend="cuda", basis=basis, hidden=hidden),
         f"Roofline for {short(profile.name)}",
-        "Rate: bytes of rows over the link, divided by the time that the loop waits for them"
-        " (*: by the epoch, as training hides the fetches). The next columns compare it with three"
+        frame.assign(backend="cuda", basis=basis),
+        "Rate: bytes of rows over the link, divided by the time that the loop waits for them, or"
+        " over the epoch, as training hides the fetches. The next columns compare it with three"
         " limits of the link; a path may exceed one that does not apply to it. Disk: the least"
         " share of that time that the disk needs.",
     )
@@ -129,21 +135,10 @@ def model_errors(run: Run) -> Table | None:
     table = against_measured(run, profile)
     if table["modelled_s"].isna().all():
         return None
-    limit = Column("limit_error", "ratio over no_fetch off by", "share", short="ratio")
-    columns = [
-        *WHAT[:3],
-        Column("measured_s", "epoch, measured", "s", short="measured"),
-        Column("modelled_s", "modelled", "s", short="modelled", like="measured_s"),
-        Column("error", "off by", "share", short="off by"),
-        *([limit] if table["limit_error"].notna().any() else []),
-        Column("bound", "epoch bound by"),
-    ]
-    return Table(
+    return table_of(
         "model-errors",
-        f"Measured epochs, and those of the link model for {short(profile.name)}",
-        columns,
-        table,
         f"Epochs, and how far the model for {short(profile.name)} is off",
+        table[[*SERIES[:3], *_ERRORS]].rename(columns=_ERRORS),
         "Positive: the model expects a longer epoch, or a larger ratio over no_fetch (ratio),"
         " than was measured. This is the model’s error only if the profile is this machine’s own.",
     )
@@ -162,8 +157,10 @@ def graph_table(frame: pd.DataFrame, shape: Shape, profile: LinkProfile) -> Tabl
         f" {quantity(shape.nodes * shape.row_bytes, 'B')} of rows of {shape.row_bytes} B"
     )
     ordered = frame.sort_values("epoch_s", kind="stable", ignore_index=True)
-    notes = [*dict.fromkeys(note for notes in ordered["notes"] for note in notes)]
-    numbers = [", ".join(str(notes.index(n) + 1) for n in of) for of in ordered["notes"]]
+    notes = [*dict.fromkeys(note for texts in ordered["notes"] for note in texts)]
+    numbers = [
+        ", ".join(str(notes.index(note) + 1) for note in texts) for texts in ordered["notes"]
+    ]
     columns = [
         *WHAT[:3],
         Column("epoch_s", "epoch", units="s", short="epoch"),
@@ -176,6 +173,7 @@ def graph_table(frame: pd.DataFrame, shape: Shape, profile: LinkProfile) -> Tabl
     below = (
         "Extrapolated: minibatches follow the law of hashed graphs instead of this graph's edges."
         " Memory counts rows and buffers, without training. –: unknown."
+        " Fits ?: the profile lacks the size of that memory (gpu.memory, host.memory)."
     )
     numbered = [f"{number}  {note}" for number, note in enumerate(notes, 1)]
     lines = ordered.assign(workload=title, notes=numbers, s="s", B="B")

@@ -73,7 +73,6 @@ def test_help_loads_no_heavy_library():
         ("plans", "quick"),
         ("meters", "no_device"),
         ("profiles", "rtx3090-pcie4"),
-        ("policies", "policy of torch-quiver"),
     ],
 )
 def test_list(what, there):
@@ -309,7 +308,7 @@ def test_the_program_answers_bad_input_without_a_traceback(as_program):
     assert (status, "did you mean 'quick'" in said, "Traceback" in said) == (2, True, False)
 
 
-@pytest.mark.parametrize("command", ["--version", "list plans", "list policies"])
+@pytest.mark.parametrize("command", ["--version", "list plans", "list profiles"])
 def test_output_that_cannot_be_written_is_said_with_exit_status_1(command, as_program):
     told: list[object] = []
     with contextlib.suppress(OSError), Path("/dev/full").open("w", encoding="utf-8") as full:

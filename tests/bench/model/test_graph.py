@@ -72,7 +72,7 @@ def test_every_path_is_there_with_seconds_and_room_or_a_reason():
     assert cached["gpu_bytes"] == pytest.approx(size / 10 + buffer)
     assert cached["host_bytes"] == size
     assert rows.loc[("disk_direct", "io_uring,yes,128,1"), "host_bytes"] == 2 * buffer
-    assert set(table["fits"]) == {"yes (host memory unknown)", "unknown"}
+    assert set(table["fits"]) == {"GPU yes, host ?", "unknown"}
 
 
 def test_what_is_extrapolated_or_does_not_fit_says_so():
@@ -113,4 +113,4 @@ def test_the_printed_table_names_paths_as_show_does_the_fastest_first():
     assert [word for word in first_words if word in set(table["strategy"])] == [*table["strategy"]]
     assert "async_zero_copy (mps)" in text
     assert "stream,auto" not in text
-    assert "(host memory unknown)" in text
+    assert "GPU yes, host ?" in text

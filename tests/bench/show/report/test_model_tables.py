@@ -70,7 +70,7 @@ def test_the_report_says_how_far_the_model_is_off(make_run, tmp_path):
     assert [one["strategy"] for one in lines] == ["cpu_gather", "aligned_zero_copy"]
     for one in lines:
         off = one["modelled_s"] / one["measured_s"] - 1 if one["modelled_s"] else None
-        assert one["error_share"] == (off and pytest.approx(off))
+        assert one["off_by_share"] == (off and pytest.approx(off))
     page = write_report(load_run(folder), tmp_path / "report.html").read_text()
     assert table.caption in html.unescape(page)
     file.write_text("name = ")
