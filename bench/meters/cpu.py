@@ -60,7 +60,7 @@ class CpuMeter(Meter):
 
     name: ClassVar[str] = "cpu"
     summary: ClassVar[str] = "core-seconds, context switches, page faults, peak memory"
-    lost: ClassVar[str] = "what a strategy costs the processor"
+    lost: ClassVar[str] = "what a strategy costs the processor is not measured"
     trust: ClassVar[str] = "cumulative counters of the kernel, read at both ends of the window"
     units = {
         **dict.fromkeys((*CORE_SECONDS, *_SYSTEM), "s"),
@@ -138,7 +138,7 @@ class WallClockMeter(Meter):
 
     name: ClassVar[str] = "clock"
     summary: ClassVar[str] = "how long the meters watched (monotonic clock)"
-    lost: ClassVar[str] = "mean power and mean cores in use"
+    lost: ClassVar[str] = "mean power and mean cores in use cannot be derived"
     trust: ClassVar[str] = "the kernel's monotonic clock"
     units = {"window_time": "s"}
     sources = {"window_time": "time.perf_counter"}

@@ -36,7 +36,7 @@ class DiskMeter(Meter):
 
     name: ClassVar[str] = "disk"
     summary: ClassVar[str] = "bytes and reads off the disk of the datasets, as the kernel counts"
-    lost: ClassVar[str] = "what is read off the disk is what a path says that it asked for"
+    lost: ClassVar[str] = "reads of the disk are not measured; those that a path declares remain"
     trust: ClassVar[str] = "cumulative counters of the kernel, read at both ends of the window"
     units = {"disk_read_process": "B", "disk_read_device": "B", "disk_reads_device": "1"}
 

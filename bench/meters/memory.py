@@ -32,7 +32,7 @@ class MemoryMeter(Meter):
 
     name: ClassVar[str] = "memory"
     summary: ClassVar[str] = "pageable, pinned and managed host memory; peaks of GPU memory"
-    lost: ClassVar[str] = "pinned, managed and GPU memory"
+    lost: ClassVar[str] = "pinned, managed and GPU memory are not measured"
     trust: ClassVar[str] = "the accounts of the kernel, of CUDA's callers and of torch's allocators"
     sources = {
         "host_pageable": "/proc/self/status RssAnon + RssShmem",

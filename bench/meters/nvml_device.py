@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from gatherbench.bench.machine import nvml as pynvml
 from gatherbench.bench.machine.gpus import nvml_errors, nvml_session, reason_of
-from gatherbench.reason import Reason, SensorUnavailableError, unsupported
+from gatherbench.bench.machine.pcie import fastest_rate, raw_rate
+from gatherbench.reason import Reason, ReasonError, SensorUnavailableError, unsupported
 
 T = TypeVar("T")
 
@@ -52,16 +53,6 @@ class FieldValue:
     taken_s: float | None  # since 1970; ``None``: unknown to the driver
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A PCI Express link. The generation drops while the GPU idles."""
-
-    gen: int
-    gen_max: int
-    width: int
-    width_max: int
-
-
 def no_gpu_reason() -> Reason:
     """Return the reason for missing sensors in a run without a GPU."""
     try:
@@ -75,7 +66,7 @@ def answer_or_reason(sensor: Callable[[], T]) -> T | Reason:
     """Return the sensor's answer, or the reason why it has none."""
     try:
         return sensor()
-    except SensorUnavailableError as unavailable:
+    except ReasonError as unavailable:
         return unavailable.reason
 
 
@@ -140,10 +131,6 @@ class NvmlDevice:
         """Return the energy since the driver was loaded; refreshed about every 100 ms. Units: J."""
         return float(self._ask("nvmlDeviceGetTotalEnergyConsumption")) / 1e3
 
-    def power_w(self) -> float:
-        """Return the power, by the call for drivers without the fields. Units: W (NVML: mW)."""
-        return float(self._ask("nvmlDeviceGetPowerUsage")) / 1e3
-
     def temperature_k(self) -> float:
         """Return the temperature of the GPU's chip. Units: K."""
         kind = pynvml.NVML_TEMPERATURE_GPU
@@ -161,51 +148,22 @@ class NvmlDevice:
 
     def slowed_by(self) -> tuple[str, ...]:
         """Return the causes that lower the clocks now; empty: there is none."""
-        with nvml_errors():
-            try:
-                bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
-            except pynvml.NVMLError_FunctionNotFound:  # its name before driver 535
-                bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
         return tuple(text for bit, text in _SLOWED_BY.items() if bits & getattr(pynvml, bit))
 
-    def link(self) -> Link | None:
-        """Return generation and width, now and at most; ``None``: unknown to the driver."""
-        link = "nvmlDeviceGet{}PcieLink{}"
-        kinds = ("Curr", "Generation"), ("Max", "Generation"), ("Curr", "Width"), ("Max", "Width")
+    def link_rate(self) -> float:
+        """Return the rate of the link in one direction, at the generation and width that it can
+        train up to; of an unknown link that of the fastest one. Units: B/s.
+
+        Raises:
+            UnknownLinkError: the rate of such links is unknown.
+        """
         try:
-            return Link(*(int(self._ask(link.format(*kind))) for kind in kinds))
+            generation = int(self._ask("nvmlDeviceGetMaxPcieLinkGeneration"))
+            width = int(self._ask("nvmlDeviceGetMaxPcieLinkWidth"))
         except SensorUnavailableError:
-            return None
-
-    def gpm_supported(self) -> bool:
-        """Return whether the GPU has performance metrics (Hopper and later)."""
-        return bool(self._ask("nvmlGpmQueryDeviceSupport").isSupportedDevice)
-
-    def gpm_sample(self) -> Any:
-        """Take a snapshot of the performance counters; ``nvmlGpmSampleFree`` frees it."""
-        with nvml_errors():
-            sample = pynvml.nvmlGpmSampleAlloc()
-            try:
-                return pynvml.nvmlGpmSampleGet(self._handle, sample)
-            except pynvml.NVMLError:
-                pynvml.nvmlGpmSampleFree(sample)
-                raise
-
-
-def gpm_metrics(earlier: Any, later: Any, ids: Sequence[int]) -> list[float]:
-    """Return the values of GPM metrics between two snapshots, in NVML's units."""
-    request = pynvml.c_nvmlGpmMetricsGet_t()
-    request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-    request.numMetrics = len(ids)
-    request.sample1, request.sample2 = earlier, later
-    for i, number in enumerate(ids):
-        request.metrics[i].metricId = number
-    with nvml_errors():
-        pynvml.nvmlGpmMetricsGet(request)
-        for i in range(len(ids)):
-            if request.metrics[i].nvmlReturn != pynvml.NVML_SUCCESS:
-                raise pynvml.NVMLError(request.metrics[i].nvmlReturn)
-    return [float(request.metrics[i].value) for i in range(len(ids))]
+            return fastest_rate()
+        return raw_rate(generation, width)
 
 
 def field_value(answer: ctypes.Structure) -> FieldValue:
@@ -227,6 +185,8 @@ def _is_partitioned(handle: Any) -> bool:
         return False
 
 
+#: The source of the link's traffic, as ``sensors.json`` and rows name it.
+COUNTERS = "counters"
 NOT_CALIBRATED = unsupported("no source was calibrated in this run", "run with device cuda")
 
 
@@ -234,7 +194,7 @@ NOT_CALIBRATED = unsupported("no source was calibrated in this run", "run with d
 class SensorChoice:
     """The result of a run's sensor check, which every case receives."""
 
-    pcie: str | None = None  # name of the trusted source of link traffic (``pcie.SOURCES``)
+    pcie: str | None = None  # :data:`COUNTERS` if they are trusted
     pcie_reason: Reason | None = NOT_CALIBRATED  # why there is none
 
 

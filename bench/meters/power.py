@@ -9,7 +9,6 @@ Measurements", arXiv 2312.02741): the counter may use the same sensor, so repeat
 from __future__ import annotations
 
 import functools
-import operator
 import statistics
 import time
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from typing import Any, ClassVar, NamedTuple
 from gatherbench.bench.machine import nvml as pynvml
 from gatherbench.bench.meters.base import Meter, Series, Window, change, sampled
 from gatherbench.bench.meters.nvml_device import (
-    FieldValue,
     GpuUnderTest,
     NvmlDevice,
     answer_or_reason,
@@ -31,15 +29,6 @@ from gatherbench.reason import Reason
 SHORTEST_ENERGY_WINDOW_S = 10.0
 #: Power is refreshed about as often as the energy counter.
 PERIOD_S = 0.1
-#: The driver's own average covers the last second.
-_AVERAGE_S = 1.0
-
-POWER = "mean of NVML_FI_DEV_POWER_INSTANT"
-#: The source if the driver lacks that field (meaning of the call: nvml.h).
-_USAGE = (
-    "mean of nvmlDeviceGetPowerUsage, itself a mean over 1 s on GPUs since Ampere but for GA100;"
-    " the driver has no NVML_FI_DEV_POWER_INSTANT"
-)
 _CLOCK = "nvmlDeviceGetClockInfo SM"
 _NO_POWER = Reason("failed", "the power sensor says 0 W; a GPU that answers draws some")
 _NEVER_READ = Reason("too_short", "the sensor was never read", "use longer epochs")
@@ -59,20 +48,14 @@ class Sample(NamedTuple):
 
     time_s: float
     power_w: float | Reason
-    average_w: float | Reason
     temperature_k: float | Reason
     clock_hz: float | Reason
     slowed_by: tuple[str, ...] | Reason
-    power_source: str = POWER
 
 
 #: Columns that are polled: unit, sensor of :class:`Sample`, its value for a window, and source.
 _POLLED: dict[str, tuple[str, str, Callable[[list[Any]], float], str]] = {
-    "gpu_power": ("W", "power_w", statistics.fmean, POWER),
-    "gpu_power_average": (
-        *("W", "average_w", operator.itemgetter(-1)),
-        "NVML_FI_DEV_POWER_AVERAGE at the window's end",
-    ),
+    "gpu_power": ("W", "power_w", statistics.fmean, "mean of NVML_FI_DEV_POWER_INSTANT"),
     "gpu_temperature": ("K", "temperature_k", max, "highest nvmlDeviceGetTemperature"),
     "gpu_clock": ("Hz", "clock_hz", statistics.fmean, f"mean of {_CLOCK}"),
     "gpu_clock_lowest": ("Hz", "clock_hz", min, f"lowest {_CLOCK}"),
@@ -90,23 +73,10 @@ def look(device: NvmlDevice) -> Sample:
         SensorUnavailableError: the GPU is lost.
     """
     now_s = time.monotonic()
-    instant, average = device.fields(
-        pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE
-    )
-    power, source = _watts(instant), POWER
-    if isinstance(instant.value, Reason):
-        usage = answer_or_reason(device.power_w)
-        if not isinstance(usage, Reason):
-            power, source = usage or _NO_POWER, _USAGE
+    (milliwatts,) = (field.value for field in device.fields(pynvml.NVML_FI_DEV_POWER_INSTANT))
+    watts = milliwatts if isinstance(milliwatts, Reason) else milliwatts / 1e3 or _NO_POWER
     heat, clock = answer_or_reason(device.temperature_k), answer_or_reason(device.clock_hz)
-    slowed_by = answer_or_reason(device.slowed_by)
-    return Sample(now_s, power, _watts(average), heat, clock, slowed_by, source)
-
-
-def _watts(answer: FieldValue) -> float | Reason:
-    if isinstance(answer.value, Reason):
-        return answer.value
-    return float(answer.value) / 1e3 or _NO_POWER
+    return Sample(now_s, watts, heat, clock, answer_or_reason(device.slowed_by))
 
 
 def summarise(polled: Polled[Sample]) -> tuple[Window, dict[str, str], Series]:
@@ -115,22 +85,14 @@ def summarise(polled: Polled[Sample]) -> tuple[Window, dict[str, str], Series]:
     A sensor that fails in between has a reason.
     """
     samples, window = polled.samples, Window()
-    begin_s, end_s = (samples[edge].time_s if samples else 0.0 for edge in (0, -1))
     for metric, (_, sensor, take, _) in _POLLED.items():
         values = [getattr(sample, sensor) for sample in samples]
         reason = polled.error or next((v for v in values if isinstance(v, Reason)), None)
         window[metric] = reason or (take(values) if values else _NEVER_READ)
-    if end_s - begin_s < _AVERAGE_S and not isinstance(window["gpu_power_average"], Reason):
-        cause = (
-            f"a window of {end_s - begin_s:.2g} s is too short for what averages over"
-            f" {_AVERAGE_S:g} s"
-        )
-        window["gpu_power_average"] = Reason("too_short", cause, "use longer epochs")
     sources = {metric: source for metric, (*_, source) in _POLLED.items()}
-    sources["gpu_power"] = next((s.power_source for s in samples if s.power_source != POWER), POWER)
     causes = {c for s in samples if not isinstance(s.slowed_by, Reason) for c in s.slowed_by}
     sources["gpu_slowed"] += f": {', '.join(sorted(causes)) or 'none'}"
-    powers = ((s.time_s - begin_s, s.power_w) for s in samples)
+    powers = ((s.time_s - samples[0].time_s, s.power_w) for s in samples)
     return window, sources, tuple((at, w) for at, w in powers if not isinstance(w, Reason))
 
 
@@ -139,7 +101,7 @@ class GpuEnergyMeter(Meter):
 
     name: ClassVar[str] = "gpu_energy"
     summary: ClassVar[str] = "energy of the GPU over a long window (NVML)"
-    lost: ClassVar[str] = "energy of an epoch on the GPU"
+    lost: ClassVar[str] = "energy of an epoch on the GPU is not measured"
     trust: ClassVar[str] = "the driver's counter, taken as it is, over 10 s and more"
     units = {"gpu_energy": "J"}
     sources = {"gpu_energy": "nvmlDeviceGetTotalEnergyConsumption"}
@@ -180,7 +142,7 @@ class GpuPowerMeter(GpuEnergyMeter):
 
     name: ClassVar[str] = "gpu_power"
     summary: ClassVar[str] = "energy, power, temperature and clocks of the GPU (NVML)"
-    lost: ClassVar[str] = "energy and power of the GPU, and whether it was throttled"
+    lost: ClassVar[str] = "energy, power and throttling of the GPU are not measured"
     trust: ClassVar[str] = "the driver's counters, taken as they are; energy over 10 s and more"
     units = {
         "gpu_energy": "J",

@@ -63,7 +63,7 @@ class RaplMeter(Meter):
 
     name: ClassVar[str] = "rapl"
     summary: ClassVar[str] = "energy drawn by the processor packages and their memory (RAPL)"
-    lost: ClassVar[str] = "energy of processors and memory is not reported"
+    lost: ClassVar[str] = "energy of processors and memory is not measured"
     trust: ClassVar[str] = "the processor's own counter, taken as it is; wraps are undone"
     units = {PACKAGES: "J", MEMORY: "J"}
 

@@ -14,7 +14,6 @@ from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.rapl import RaplMeter
-from gatherbench.bench.meters.threads import ThreadMeter
 from gatherbench.outside import words_of
 from gatherbench.plugins import Plugins
 
@@ -27,7 +26,6 @@ METERS: tuple[type[Meter], ...] = (
     DiskMeter,
     MemoryMeter,
     CpuMeter,
-    ThreadMeter,
     WallClockMeter,
 )
 #: The owners of the metrics that an epoch's rows already have.

@@ -29,13 +29,7 @@ from gatherbench.bench.machine.env import (
 from gatherbench.bench.machine.gpus import GpuInfo, gpu_in_use, list_gpus, used_first
 from gatherbench.bench.meters.base import Meter, Recorder
 from gatherbench.bench.meters.load import Load
-from gatherbench.bench.meters.nvml_device import (
-    GpuUnderTest,
-    NvmlDevice,
-    SensorChoice,
-    uuids_of,
-)
-from gatherbench.bench.meters.pcie import SOURCES
+from gatherbench.bench.meters.nvml_device import COUNTERS, GpuUnderTest, SensorChoice, uuids_of
 from gatherbench.bench.meters.rapl import MIN_WINDOW_S
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.probe.case import every_case
@@ -179,20 +173,12 @@ def examine_meters() -> Iterator[Finding]:
 
 
 def _gpu_under_test() -> GpuUnderTest | None:
-    """Return the GPU that a run would use, with the first source of link traffic that opens."""
+    """Return the GPU that a run would use, as if its link's counters were trusted."""
     if not torch.cuda.is_available():
         return None
     device = torch.cuda.current_device()
     uuids = uuids_of(device, str(torch.cuda.get_device_properties(device).uuid))
-    reason: Reason | None = None
-    for source in SOURCES:
-        try:
-            source(NvmlDevice(uuids))
-        except SensorUnavailableError as unavailable:
-            reason = reason or unavailable.reason
-        else:
-            return GpuUnderTest(uuids, SensorChoice(source.name, None))
-    return GpuUnderTest(uuids, SensorChoice(None, reason))
+    return GpuUnderTest(uuids, SensorChoice(COUNTERS, None))
 
 
 def judge(meter: Meter) -> Finding:

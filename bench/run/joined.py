@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import replace
 from statistics import fmean
 
-from gatherbench.bench.meters import cpu, threads
+from gatherbench.bench.meters.cpu import CORE_SECONDS
 from gatherbench.bench.run.group import EXCHANGE, WAIT
 from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import SET, Row
@@ -35,7 +35,6 @@ _MEAN = {
 }
 #: Units of values that add up; of seconds only core-seconds do.
 _ADDS_UP = ("B", "J", "W", "1")
-_CORE_SECONDS = {*cpu.CORE_SECONDS, *threads.METRICS}
 
 
 def joined(ranks: list[list[Row]], out: PartWriter) -> dict[int, int]:
@@ -75,7 +74,7 @@ def _joined(rows: dict[int, Row], slowest: int) -> Row | None:
         value, how = fmean(values), f"mean of {count} ranks"
     elif what[1] in _OF_MACHINE:
         value, how = values[0], "as the first rank saw it"
-    elif unit in _ADDS_UP or what[1] in _CORE_SECONDS:
+    elif unit in _ADDS_UP or what[1] in CORE_SECONDS:
         twice = ", what they share counted for each" if what[1] in _MEMORY else ""
         value, how = sum(values), f"sum of {count} ranks{twice}"
     elif unit == "s":

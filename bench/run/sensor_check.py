@@ -8,14 +8,20 @@ run without a GPU has neither.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from gatherbench.bench.meters.base import Reading, closed
-from gatherbench.bench.meters.nvml_device import GpuUnderTest, NvmlDevice, SensorChoice, uuids_of
+from gatherbench.bench.meters.nvml_device import (
+    COUNTERS,
+    GpuUnderTest,
+    NvmlDevice,
+    SensorChoice,
+    uuids_of,
+)
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuPowerMeter
-from gatherbench.bench.meters.trust import SensorCheck, calibrate
+from gatherbench.bench.meters.trust import Comparison, calibrate, choose
 from gatherbench.bench.run.job import CHOICE, Job, outcome
 from gatherbench.bench.run.part import CALIBRATION_STAGE as STAGE
 from gatherbench.bench.run.part import PartWriter
@@ -73,7 +79,7 @@ def check_sensors(job: Job, out: PartWriter) -> None:
 
     def work() -> None:
         nonlocal choice
-        choice = calibrate_gpu(job.run, out.row).choice
+        choice = calibrate_gpu(job.run, out.row)
 
     status, reason = outcome(work)
     if reason is not None:
@@ -84,7 +90,7 @@ def check_sensors(job: Job, out: PartWriter) -> None:
 
 def calibrate_gpu(
     make: RowMaker, emit: Callable[[Row], None], idle_s: float | None = None
-) -> SensorCheck:
+) -> SensorChoice:
     """Calibrate the current GPU; rows go to ``emit`` as they are known.
 
     Args:
@@ -100,13 +106,13 @@ def calibrate_gpu(
     for seen in idle_power(gpu, IDLE_S if idle_s is None else idle_s):
         emit(row_of(seen, make, STAGE))
     try:
-        check = calibrate(NvmlDevice(uuids), PinnedCopier(device, COPY_MIB << 20), COPY_S)
+        comparisons = calibrate(NvmlDevice(uuids), PinnedCopier(device, COPY_MIB << 20), COPY_S)
     except SensorUnavailableError as unavailable:
         emit(make.missing(STAGE, "pcie_ratio", "1", "NVML", unavailable.reason))
-        return SensorCheck(unavailable=unavailable.reason)
-    for row in compared(check, make):
+        return SensorChoice(None, unavailable.reason)
+    for row in compared(comparisons, make):
         emit(row)
-    return check
+    return choose(comparisons)
 
 
 def idle_power(gpu: GpuUnderTest, seconds: float) -> Iterator[Reading]:
@@ -123,12 +129,12 @@ def idle_power(gpu: GpuUnderTest, seconds: float) -> Iterator[Reading]:
             yield Reading("idle_power", "W", watts, source, seen.reason)
 
 
-def compared(check: SensorCheck, make: RowMaker) -> Iterator[Row]:
+def compared(comparisons: Sequence[Comparison], make: RowMaker) -> Iterator[Row]:
     """Yield the ratio of every comparison with the known copies, and the source that cases read."""
-    for comparison in check.comparisons:
+    for comparison in comparisons:
         metric, ratio = f"pcie_{comparison.direction}_ratio", comparison.ratio
         source = (
-            f"{comparison.source}: bytes counted for each byte copied, copies of {COPY_MIB} MiB of"
+            f"{COUNTERS}: bytes counted for each byte copied, copies of {COPY_MIB} MiB of"
             " pinned memory"
         )
         if isinstance(ratio, Reason):
@@ -136,7 +142,7 @@ def compared(check: SensorCheck, make: RowMaker) -> Iterator[Row]:
         else:
             trust = "trusted" if comparison.trusted else "untrusted"
             yield make.ok(STAGE, metric, "1", ratio, f"{source}; {trust}")
-    choice = check.choice
+    choice = choose(comparisons)
     if choice.pcie_reason is None:
         yield make.ok(STAGE, "pcie_trusted", "1", 1.0, f"{choice.pcie} is read by all cases")
     else:

@@ -7,7 +7,6 @@ need no copy from another process. A fork in a process with CUDA or gloo is unsa
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,10 +20,6 @@ Ts = TypeVarTuple("Ts")
 #: Minibatches of a worker or a GPU that are ready or being drawn, in addition to the one that the
 #: loop uses.
 AHEAD = 2
-
-#: For each worker thread that has ended: its native id, and the core-seconds that it had used after
-#: its last minibatch. The kernel drops a thread's clock with the thread.
-ended: list[tuple[int, float]] = []
 
 
 class Pending(Protocol[T_co]):
@@ -69,7 +64,6 @@ def drawn_ahead(workers: Sequence[Callable[[*Ts], T]], tasks: Iterable[tuple[*Ts
         Exception: a worker's error, in place of the minibatch that it could not draw.
     """
     idle = list(workers)
-    clocks: dict[int, float] = {}
 
     def draw(*task: *Ts) -> T:
         worker = idle.pop()  # one per thread, so there is one
@@ -77,7 +71,6 @@ def drawn_ahead(workers: Sequence[Callable[[*Ts], T]], tasks: Iterable[tuple[*Ts
             return worker(*task)
         finally:
             idle.append(worker)
-            clocks[threading.get_native_id()] = time.thread_time()
 
     pool = ThreadPoolExecutor(len(workers), thread_name_prefix="gatherbench-sample")
     try:
@@ -85,4 +78,3 @@ def drawn_ahead(workers: Sequence[Callable[[*Ts], T]], tasks: Iterable[tuple[*Ts
         yield from begun_ahead(begin, tasks, AHEAD * len(workers))
     finally:
         pool.shutdown(cancel_futures=True)
-        ended.extend(clocks.items())

@@ -114,11 +114,7 @@ def epoch_rows(
         "epoch.cpu_system": 0.1 * fetch,
         "epoch.system_cpu_busy": 2.1 * fetch + train + other_s,
         "epoch.window_time": 2.0,
-        "epoch.cpu_main": fetch + train,
-        "epoch.cpu_gather_workers": fetch,
     }
-    for group in ("sampler_workers", "torch_pool", "other_threads", "ended_threads", "meters"):
-        seconds[f"epoch.cpu_{group}"] = 0.02 * fetch
     rows: list[dict[str, Any]] = []
     for name, value in seconds.items():
         stage, metric = name.split(".")

@@ -21,18 +21,16 @@ def this_gpu() -> torch.device:
 
 def test_nvml_knows_torchs_gpu_by_its_uuid():
     try:
-        link = NvmlDevice(torch_gpu_uuids(this_gpu())).link()
+        rate = NvmlDevice(torch_gpu_uuids(this_gpu())).link_rate()
     except SensorUnavailableError as unavailable:
         pytest.skip(str(unavailable))
-    assert link, "the driver describes it"
-    assert 1 <= link.gen <= link.gen_max
-    assert 1 <= link.width <= link.width_max
+    assert 1e8 < rate < 1e13
 
 
 def test_the_trusted_source_counts_a_known_copy():
     rows: list[Row] = []
     make = RowMaker("test", "", "", "cuda")
-    choice = calibrate_gpu(make, rows.append, idle_s=0.0).choice
+    choice = calibrate_gpu(make, rows.append, idle_s=0.0)
     assert {r.metric for r in rows} & {"pcie_trusted", "pcie_ratio"}
     if choice.pcie is None:
         pytest.skip(str(choice.pcie_reason))

@@ -11,11 +11,7 @@
  *   gpuN.fields_return, gpuN.field_return, gpuN.rx_return, gpuN.power_return
  *   gpuN.counter_factor           what the byte counters are multiplied by (default 1)
  *   gpuN.timestamp                of the fields, us (default: now); -1: the driver leaves it 0
- *   gpuN.gpm (1), gpuN.gpm_factor (default 1), gpuN.gpm_zero (1), gpuN.gpm_return
- *   gpuN.metric_return            what each metric of a window says of itself
  *   gpuN.energy_mj, gpuN.power_mw (its energy grows at this power), gpuN.energy_return
- *   gpuN.average_mw (default: gpuN.power_mw)
- *   gpuN.usage_mw, gpuN.usage_return (the call that older drivers have instead of the fields)
  *   gpuN.temperature, gpuN.clock_mhz, gpuN.reasons, gpuN.gen, gpuN.gen_max, gpuN.width, gpuN.width_max
  *
  * A test copies bytes with stub_copy_begin and stub_copy_end (of GPU 0).
@@ -37,10 +33,6 @@
 
 typedef struct { uint32_t field, scope; int64_t timestamp, latency; int32_t type, ret;
                  union { double d; int32_t si; uint32_t ui; uint64_t ull; } value; } FieldValue;
-typedef struct { double time_s, rx, tx; int metric_return; } Sample;
-typedef struct { unsigned id; int ret; double value; const char *name, *long_name, *unit; } Metric;
-typedef struct { unsigned version, count; Sample *one, *two; Metric metrics[]; } MetricsGet;
-typedef struct { unsigned version, supported; } GpmSupport;
 typedef struct { unsigned version; unsigned sensor; int temperature; } Temperature;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char name[32]; } Pci;
 
@@ -259,11 +251,10 @@ int nvmlDeviceGetFieldValues(void *gpu, int count, FieldValue *values) {
             if (of(gpu, own, 0)) v->ret = (int)of(gpu, own, 0);
             v->type = 1;
             v->value.ui = (uint32_t)(uint64_t)(moved(gpu, which, now) * factor);
-        } else if (v->field == 185 || v->field == 186) {
+        } else if (v->field == 186) {
             if (of(gpu, "power_return", 0)) v->ret = (int)of(gpu, "power_return", 0);
             v->type = 1;
-            double now_mw = of(gpu, "power_mw", 0);
-            v->value.ui = (uint32_t)(v->field == 186 ? now_mw : of(gpu, "average_mw", now_mw));
+            v->value.ui = (uint32_t)of(gpu, "power_mw", 0);
         } else {
             v->ret = NOT_SUPPORTED;
         }
@@ -278,13 +269,6 @@ int nvmlDeviceGetTotalEnergyConsumption(void *gpu, unsigned long long *millijoul
     return refusal(gpu, "energy_return");
 }
 
-int nvmlDeviceGetPowerUsage(void *gpu, unsigned *milliwatts) {
-    read_script();
-    *milliwatts = (unsigned)of(gpu, "usage_mw", 0);
-    int ret = refusal(gpu, "usage_return");
-    return ret || *milliwatts ? ret : NOT_SUPPORTED;
-}
-
 int nvmlDeviceGetTemperatureV(void *gpu, Temperature *out) {
     read_script();
     out->temperature = (int)of(gpu, "temperature", 40);
@@ -296,42 +280,4 @@ int nvmlDeviceGetClockInfo(void *gpu, unsigned kind, unsigned *mhz) {
     (void)kind;
     *mhz = (unsigned)of(gpu, "clock_mhz", 1000);
     return refusal(gpu, "clock_return");
-}
-
-int nvmlGpmQueryDeviceSupport(void *gpu, GpmSupport *out) {
-    read_script();
-    out->supported = (unsigned)of(gpu, "gpm", 0);
-    return refusal(gpu, "gpm_return");
-}
-
-int nvmlGpmSampleAlloc(Sample **sample) {
-    *sample = calloc(1, sizeof **sample);
-    return SUCCESS;
-}
-int nvmlGpmSampleFree(Sample *sample) {
-    free(sample);
-    return SUCCESS;
-}
-
-int nvmlGpmSampleGet(void *gpu, Sample *sample) {
-    read_script();
-    double zero = of(gpu, "gpm_zero", 0) ? 0 : 1, factor = of(gpu, "gpm_factor", 1) * zero;
-    sample->time_s = now_s();
-    sample->metric_return = (int)of(gpu, "metric_return", SUCCESS);
-    sample->rx = moved(gpu, "rx", sample->time_s) * factor;
-    sample->tx = moved(gpu, "tx", sample->time_s) * factor;
-    return refusal(gpu, "gpm_return");
-}
-
-int nvmlGpmMetricsGet(MetricsGet *get) {
-    double elapsed = get->two->time_s - get->one->time_s, mib = 1024 * 1024;
-    for (unsigned i = 0; i < get->count; i++) {
-        Metric *m = &get->metrics[i];
-        m->ret = get->two->metric_return;
-        if (m->ret) continue; /* what nobody has filled in is no number */
-        m->unit = "MiB/s";
-        m->value = m->id == 20 ? (get->two->tx - get->one->tx) / elapsed / mib
-                               : (get->two->rx - get->one->rx) / elapsed / mib;
-    }
-    return SUCCESS;
 }

@@ -28,9 +28,9 @@ from gatherbench.bench.meters.nvml_device import (
     field_value,
     uuids_of,
 )
-from gatherbench.bench.meters.pcie import SOURCES, FieldCounters, PcieMeter
+from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
-from gatherbench.bench.meters.trust import SensorCheck, calibrate
+from gatherbench.bench.meters.trust import Comparison, calibrate, choose
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run import measure as measure_module
@@ -40,7 +40,7 @@ from gatherbench.bench.run import worker as worker_module
 from gatherbench.bench.run.job import CHOICE, Block, Job
 from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import RowMaker
-from gatherbench.reason import Reason, SensorUnavailableError
+from gatherbench.reason import SensorUnavailableError
 
 from ..run.fakes import skipped
 
@@ -60,7 +60,6 @@ HEALTHY: dict[str, Any] = {
     "gpu0.temperature": 57,
     "gpu0.clock_mhz": 1830,
     "gpu0.reasons": 0,
-    "gpu0.gpm": 1,
     "gpu1.uuid": SECOND,
     "gpu1.name": "Stub 2",
     "gpu1.rx": 77,
@@ -245,7 +244,7 @@ def test_counters_that_cannot_be_read_are_no_zero(driver, words, said):
 
 
 def test_a_gap_in_which_the_counter_may_have_wrapped_gives_no_number(driver, monkeypatch):
-    monkeypatch.setattr(FieldCounters, "period_s", 0.1)
+    monkeypatch.setattr(pcie, "PERIOD_S", 0.1)
     driver.say({"gpu0.gen_max": 6})  # on the fastest link there is, 32 bits last for 34 ms
     assert "can start anew every 0.0336 s" in why(link(driver, 0.4)[TO_DEVICE])
 
@@ -306,13 +305,12 @@ def test_an_instance_of_a_partitioned_gpu_has_no_sensors(driver, monkeypatch, vi
 
 
 def test_energy_is_the_counters_difference_over_a_long_window(driver):
-    driver.say({"gpu0.average_mw": 240_000, "gpu0.from": driver.clock.time()})
+    driver.say({"gpu0.from": driver.clock.time()})
     found = driver.watched(GpuPowerMeter(gpu()), 11.0)
     assert found["gpu_energy"].value == 250 * 11
     assert found["gpu_power"].value == 250
     samples = int(found["gpu_power"].source.partition("[samples=")[2].partition(",")[0])
     assert samples >= 2 + 109
-    assert found["gpu_power_average"].value == 240, "not the power of the moment"
     assert found["gpu_temperature"].value == pytest.approx(273.15 + 57)
     assert found["gpu_clock"].value == found["gpu_clock_lowest"].value == 1.83e9
     assert found["gpu_slowed"].value == 0
@@ -322,8 +320,7 @@ def test_energy_is_the_counters_difference_over_a_long_window(driver):
 def test_short_windows_of_energy_are_refused(driver):
     driver.say({"gpu0.reasons": 0x1 | 0x2})
     found = driver.watched(GpuPowerMeter(gpu()), 0.1)
-    for metric in ("gpu_energy", "gpu_power_average"):
-        assert why(found[metric]).startswith("too_short: ")
+    assert why(found["gpu_energy"]).startswith("too_short: ")
     assert found["gpu_power"].value == 250
     assert found["gpu_slowed"].value == 0, "idle clocks are not slowed down"
 
@@ -346,17 +343,6 @@ def test_an_energy_counter_that_fails_costs_only_itself(driver, monkeypatch, wor
     assert found["gpu_temperature"].value is not None
 
 
-@pytest.mark.parametrize(("milliwatts", "watts"), [(240_500, 240.5), (0, None)])
-def test_a_driver_without_the_fields_of_power_is_asked_by_the_older_call(driver, milliwatts, watts):
-    driver.say({"gpu0.power_return": 3, "gpu0.usage_mw": milliwatts})
-    drawn = driver.watched(GpuPowerMeter(gpu()), 0.1)["gpu_power"]
-    assert drawn.value == watts
-    if watts is None:  # neither is there: the field's own reason stands
-        assert why(drawn).startswith("unsupported: NVML says 'Not Supported'")
-    else:
-        assert drawn.source.startswith("mean of nvmlDeviceGetPowerUsage")
-
-
 def test_a_window_says_the_worst_that_it_saw_and_what_slowed_the_gpu(driver):
     hot = {"gpu0.temperature": 85, "gpu0.clock_mhz": 1200, "gpu0.reasons": 0x1 | 0x4 | 0x40}
     driver.say({**hot, "gpu0.power_return": 3})
@@ -370,84 +356,42 @@ def test_a_window_says_the_worst_that_it_saw_and_what_slowed_the_gpu(driver):
     assert found["gpu_power"].value is None
 
 
-@pytest.mark.parametrize("kind", SOURCES)
-def test_every_source_tells_what_was_moved(driver, kind):
-    driver.transfer(RATE, RATE / 3)
-    found = driver.watched(PcieMeter(gpu(kind.name)), 0.4)
-    to_device, to_host = (found[metric].value or 0 for metric in (TO_DEVICE, TO_HOST))
-    assert (to_device, to_host) == pytest.approx((0.4 * RATE, 0.4 * RATE / 3), rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("words", "seconds", "said"),
-    [({"gpu0.metric_return": 3}, 0.3, "Not Supported"), ({}, 0.001, "the 60 s that these")],
-)
-def test_a_metric_that_refuses_or_lacks_its_interval_is_no_number(
-    driver, monkeypatch, words, seconds, said
-):
-    if not words:
-        monkeypatch.setattr(pcie, "SHORTEST_GPM_S", 60.0)
-    driver.say(words)
-    assert said in why(driver.watched(PcieMeter(gpu("gpm")), seconds)[TO_DEVICE])
-
-
 def test_what_the_driver_says_in_an_unknown_type_is_no_number(driver):
     (answer,) = NvmlDevice((FIRST,)).answers(198)
     answer.valueType = 99  # type: ignore[attr-defined]
     assert "value type 99" in str(field_value(answer).value)
 
 
-# Which source a run believes.
-
-NAMES = [source.name for source in SOURCES]
+# Whether a run believes the counters.
 
 
-def calibrated(driver: Driver, words: dict[str, Any], sources: int = 2) -> SensorCheck:
+def calibrated(driver: Driver, words: dict[str, Any]) -> list[Comparison]:
     driver.say(words)
-    return calibrate(NvmlDevice((FIRST,)), driver, 0.25, SOURCES[:sources])
+    return calibrate(NvmlDevice((FIRST,)), driver, 0.25)
 
 
-@pytest.mark.parametrize(
-    ("words", "chosen", "said"),
-    [
-        ({}, "counters", None),
-        ({"gpu0.counter_factor": 1.1}, "counters", None),  # headers of packets
-        ({"gpu0.counter_factor": 1.67}, "gpm", "1.67"),
-        ({"gpu0.counter_factor": 1000}, "gpm", ""),  # wraps beyond recognition
-        ({"gpu0.counter_factor": 0}, "gpm", "0"),
-        ({"gpu0.field_return": 3}, "gpm", "driver 555"),
-    ],
-)
-def test_the_first_source_that_is_right_both_ways_is_taken(driver, words, chosen, said):
-    found = calibrated(driver, words, 1 + NAMES.index(chosen))
-    assert found.choice.pcie == chosen, found
-    right = [c.ratio for c in found.comparisons if c.source == chosen]
-    assert all(not isinstance(r, Reason) and 0.95 <= r <= 1.25 for r in right)
-    against = [c.ratio for c in found.comparisons if not c.trusted]
-    if said is None:
-        assert not against
-    else:
-        assert any(said in (str(r) if isinstance(r, Reason) else f"{r:.3g}") for r in against)
+@pytest.mark.parametrize("factor", [1, 1.1])  # without and with headers of packets
+def test_counters_that_are_right_both_ways_are_taken(driver, factor):
+    comparisons = calibrated(driver, {"gpu0.counter_factor": factor})
+    assert choose(comparisons) == SensorChoice("counters", None)
+    assert [one.ratio for one in comparisons] == [pytest.approx(factor, rel=1e-3)] * 2
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            {"gpu0.field_return": 3, "gpu0.gpm": 0},
-            ["counters host to device: ", "gpm host to device: ", "update the NVIDIA driver"],
-        ),
-        (
-            {"gpu0.counter_factor": 1.67, "gpu0.gpm_zero": 1},
-            ["counters host to device: counts 1.67 B", "gpm host to device: the metric came back"],
-        ),
+        ({"gpu0.counter_factor": 1.67}, ["host to device: counts 1.67 B", "device to host: "]),
+        ({"gpu0.counter_factor": 1000}, [""]),  # wraps beyond recognition
+        ({"gpu0.counter_factor": 0}, ["counts 0 B"]),
+        ({"gpu0.field_return": 3}, ["driver 555"]),
+        ({"gpu0.gen_max": 9}, ["PCIe generation 9"]),
         ({"gpu0.lost_after": 20}, ["GPU is lost"]),
     ],
 )
-def test_where_nothing_is_right_nothing_is_read_and_the_reason_names_all(driver, words, said):
-    choice = calibrated(driver, words).choice
+def test_wrong_counters_are_not_read_and_the_reason_says_why(driver, words, said):
+    choice = choose(calibrated(driver, words))
     assert choice.pcie is None
-    assert all(words in str(choice.pcie_reason) for words in said)
+    assert all(part in str(choice.pcie_reason) for part in said)
 
 
 @pytest.fixture
@@ -475,7 +419,6 @@ def job(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 
 
 def test_the_worker_writes_rows_and_a_choice(job, driver):
-    driver.say({"gpu0.gpm": 0})
     worker_module.do(Block("check", (job,)))
     *records, end, answer = read_part(job.part)
     rows = {r["metric"]: r for r in records if r["kind"] == "row"}
@@ -484,7 +427,7 @@ def test_the_worker_writes_rows_and_a_choice(job, driver):
     assert rows["idle_power"]["value"] == pytest.approx(250)
     assert rows["pcie_trusted"]["value"] == 1
     ratios = [r for r in records if r.get("metric") == "pcie_host_to_device_ratio"]
-    assert [r["source"].partition(":")[0] for r in ratios] == NAMES
+    assert [r["source"].partition(":")[0] for r in ratios] == ["counters"]
     assert all("copies of 256 MiB of pinned memory" in r["source"] for r in ratios)
     assert ratios[0]["value"] == pytest.approx(1)
     driver.say({"gpu0.lost": 1})  # a driver that refuses ends the job well

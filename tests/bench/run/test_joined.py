@@ -55,7 +55,6 @@ def test_an_epoch_is_its_slowest_rank_and_its_stages_are_means(tmp_path):
     [
         (("fetch", "payload", "B"), [1, 2, 3, 4], 10, "sum of 4 ranks"),
         (("epoch", "cpu_user", "s"), [1, 2, 3, 4], 10, "sum of 4 ranks"),
-        (("epoch", "cpu_torch_pool", "s"), [1, 2, 3, 4], 10, "sum of 4 ranks"),
         (("energy", "gpu_energy", "J"), [1, 2, 3, 4], 10, "sum of 4 ranks"),
         (("epoch", "gpu_power", "W"), [1, 2, 3, 4], 10, "sum of 4 ranks"),
         (("epoch", "peak_rss", "B"), [1, 2, 3, 4], 10,

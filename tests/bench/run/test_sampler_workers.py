@@ -60,9 +60,6 @@ def test_losses_and_bytes_are_those_without_workers(make_job, drawn_by, strategy
     by_workers = [name for name in drawn_by if name.startswith("gatherbench-sample")]
     # The two that are checked first; the warm-up and two measured epochs, of 5 minibatches each.
     assert len(by_workers) >= 2 + 3 * 5
-    used = [row.value for row in ahead if row.metric == "cpu_sampler_workers" and row.epoch >= 0]
-    assert len(used) == 2
-    assert all(used)
     assert not samplers_threads()
 
 

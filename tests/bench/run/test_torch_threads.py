@@ -17,9 +17,9 @@ from . import fakes
 
 #: In a process of its own, in which torch has used its pool.
 PROCESS = """
-import time
+import os, threading, time
+from pathlib import Path
 import numpy as np, torch
-from gatherbench.bench.meters import threads
 from gatherbench.strategies.base import copied
 from gatherbench.strategies.cpu_gather import CpuGather
 torch.set_num_threads(2)
@@ -27,11 +27,14 @@ ones = torch.ones(1 << 20)
 ones.add(1).exp()
 
 def pool_cpu_s():  # CPU seconds of each thread of an OpenMP pool: it has its starter's name
-    known, names = threads._groups_of_threads(), threads._names_of_threads()
-    inherited = {names[thread] for thread in known if thread in names}
-    clocks = threads._read_clocks()[0]
+    tasks = Path("/proc/self/task").iterdir()
+    names = {int(task.name): (task / "comm").read_text() for task in tasks}
+    known = {one for one, name in names.items() if name.startswith("gatherbench-")}
+    known |= {os.getpid(), *(thread.native_id for thread in threading.enumerate())}
+    inherited = {names[one] for one in known if one in names}
     pool = (one for one, name in names.items() if one not in known and name in inherited)
-    return {one: clocks[one] for one in pool if one in clocks}
+    # The kernel's number of a thread's CPU clock, as in pthread_getcpuclockid(3).
+    return {one: time.clock_gettime((~one << 3) | 6) for one in pool}
 
 def asleep():  # what each thread of the pool has used, once all of them sleep
     states = {"R"}

@@ -18,8 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gatherbench.bench.meters.cpu import CpuMeter
-from gatherbench.bench.meters.threads import ThreadMeter
 from gatherbench.bench.sampling import kernels, numba_sampler
 from gatherbench.bench.sampling import workers as workers_module
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
@@ -253,39 +251,6 @@ def test_a_minibatch_belongs_to_the_loop_alone():
     gone = weakref.ref(next(batches))
     until(lambda: gone() is None)  # its thread lets go of it when it has told the iterator
     assert len(list(batches)) == 3
-
-
-def burn(number: int) -> int:
-    end = time.thread_time() + 0.05
-    while time.thread_time() < end:
-        pass
-    return number
-
-
-def test_the_meters_count_what_workers_used_though_they_have_ended():
-    """Eight times 50 ms, in three threads: the process has them, and they are the sampler's."""
-    cpu, threads = CpuMeter(), ThreadMeter()
-    cpu.begin()
-    threads.begin()
-    assert list(drawn_ahead([burn] * 3, zip(range(8)))) == list(range(8))
-    by_thread = threads.end()
-    whole = cpu.end()
-    assert whole["cpu_user"] + whole["cpu_system"] >= 0.4
-    assert 0.4 <= by_thread["cpu_sampler_workers"] < 0.5
-    assert by_thread["cpu_ended_threads"] < 0.1
-    assert sum(by_thread.values()) <= whole["cpu_user"] + whole["cpu_system"] + 0.05
-
-
-def test_what_ended_before_the_window_is_not_in_it():
-    meter = ThreadMeter()
-    assert list(drawn_ahead([burn] * 2, zip(range(4)))) == list(range(4))
-    meter.begin()
-    for _ in range(2):  # whatever ends inside it
-        other = threading.Thread(target=burn, args=(0,))
-        other.start()
-        other.join()
-    used = meter.end()
-    assert used["cpu_sampler_workers"] == 0
 
 
 def test_a_clone_draws_the_same_beside_the_other_and_reads_no_graph_again(sampler, monkeypatch):

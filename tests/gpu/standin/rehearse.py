@@ -38,7 +38,6 @@ gpu{number}.reasons 0
 gpu{number}.power_mw 100000
 gpu{number}.temperature 40
 gpu{number}.clock_mhz 1980
-gpu{number}.gpm 1
 """
     for number in range(2)
 )
