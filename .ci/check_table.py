@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
-from gatherbench.bench.model.predict import is_prediction
 from gatherbench.bench.read.tables import newest_run
-from gatherbench.bench.run.part import key_of
+from gatherbench.bench.run.frames import among
 from gatherbench.bench.run.store import RunStore
 from gatherbench.strategies.registry import STRATEGIES, role_of
 
 PER_EPOCH = {
-    ("sample", "wall_time"),
-    ("fetch", "wall_time"),
-    ("fetch", "payload"),
-    ("train", "wall_time"),
-    ("train", "loss"),
-    ("epoch", "wall_time"),
-    ("epoch", "cpu_user"),
-    ("epoch", "cpu_system"),
+    *("sample_s", "fetch_s", "fetch_payload_bytes", "train_s", "train_loss"),
+    *("epoch_s", "cpu_user_s", "cpu_system_s"),
 }
 PICTURES = ("epoch_breakdown.png", "speedup.png", "cpu_seconds.png")
 
@@ -27,36 +21,37 @@ PICTURES = ("epoch_breakdown.png", "speedup.png", "cpu_seconds.png")
 def main(root: Path) -> None:
     folder = newest_run(root)
     store = RunStore.open(folder)
-    plan, rows = store.plan(), store.rows()
+    plan, frames = store.plan(), store.frames()
     problems = []
     for case in plan["cases"]:
         key = (case["workload"], case["strategy"], case["variant"], case["repeat"])
-        rows_of_key = [r for r in rows if key_of(r) == key]
-        ends = [r for r in rows_of_key if r.stage == "case"]
-        if [r.status for r in ends] != ["ok"]:
-            problems.append(f"{key}: ended {[(r.status, r.reason) for r in ends]}")
+        own = frames.only(partial(among, cases={key}))
+        measured = own.only(lambda table: table["basis"] == "measured")
+        ends = measured.cases["status"].dropna().tolist()
+        if ends != ["ok"]:
+            problems.append(f"{key}: ended {ends}")
         for epoch in range(plan["measure"]["epochs"]):
-            have = {
-                (r.stage, r.metric) for r in rows_of_key if r.epoch == epoch and r.status == "ok"
-            }
+            line = measured.epochs[measured.epochs["epoch"] == epoch].dropna(axis="columns")
             # Without a fetch it trains on rows that nobody asked for: its loss says nothing.
-            needless = {("train", "loss")} if role_of(*key[1:3]) == "no_fetch" else set()
-            lacking = sorted(PER_EPOCH - needless - have)
+            needless = {"train_loss"} if role_of(*key[1:3]) == "no_fetch" else set()
+            lacking = sorted(PER_EPOCH - needless - set(line if len(line) else ()))
             problems += [f"{key}: epoch {epoch} lacks {m}" for m in lacking]
     wanted = {(s.name, m) for s in STRATEGIES if "file" not in s().needs for m in ("sage", "gat")}
     seen = {(c["strategy"], plan["workloads"][c["workload"]]["model"]) for c in plan["cases"]}
     problems += [f"no case for {missing}" for missing in sorted(wanted - seen)]
-    predicted = {key_of(r)[:3] for r in rows if is_prediction(r) and r.metric == "wall_time"}
+    series = ["workload", "strategy", "variant"]
+    predicted = frames.epochs[frames.epochs["basis"] == "predicted"].set_index(series)["epoch_s"]
     planned = {(c["workload"], c["strategy"], c["variant"]) for c in plan["cases"]}
-    problems += [f"no prediction for {series}" for series in sorted(planned - predicted)]
-    unknown = {key_of(r)[:3] for r in rows if is_prediction(r) and r.status != "ok"}
+    problems += [f"no prediction for {path}" for path in sorted(planned - {*predicted.index})]
     # No profile has a rate for copies of single rows: what is copied so is unknown, and says why.
-    batched = {key_of(r)[:3] for r in rows if r.metric == "copy_engine_copies"}
-    problems += [f"predicted as unknown: {series}" for series in sorted(unknown - batched)]
+    batched = frames.epochs.get("declared_copy_engine_copies", predicted.iloc[:0]).notna()
+    batched = {*map(tuple, frames.epochs.loc[batched[batched].index, series].to_numpy())}
+    unknown = {*predicted[predicted.isna()].index}
+    problems += [f"predicted as unknown: {path}" for path in sorted(unknown - batched)]
     problems += [f"no picture {p}" for p in PICTURES if not (folder / "figures" / p).is_file()]
     if problems:
         sys.exit("incomplete: " + "\n".join(problems))
-    print(f"complete: {len(plan['cases'])} cases, {len(rows)} rows")
+    print(f"complete: {len(plan['cases'])} cases, {len(frames.epochs)} epochs")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from tests.bench.observations import rows_of_run
 from typer.testing import CliRunner
 
 from gatherbench import plugins
@@ -24,7 +25,6 @@ from gatherbench.bench.meters import registry as meters
 from gatherbench.bench.meters.base import Recorder
 from gatherbench.bench.plan.plan import Plan, PlanError
 from gatherbench.bench.run.rows import table_of
-from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.looks import colour_of
 from gatherbench.datasets import registry as datasets
 from gatherbench.datasets.dataset import DatasetError
@@ -421,7 +421,7 @@ def test_what_is_installed_is_measured_and_shown_with_its_package(tmp_path, monk
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     (folder,) = (path.parent for path in tmp_path.glob("*/*/epochs.csv"))
-    rows = table_of(RunStore(folder).rows())
+    rows = table_of(rows_of_run(folder))
     ended = rows[rows["stage"] == "case"]
     assert set(zip(ended["strategy"], ended["variant"], ended["status"], strict=True)) == {
         ("own_rows", "given", "ok"), ("own_rows", "ascending", "ok"),

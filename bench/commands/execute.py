@@ -29,7 +29,6 @@ from gatherbench.bench.read.stopping import StoppingRule
 from gatherbench.bench.read.tables import run_in
 from gatherbench.bench.run.frames import RESTORE
 from gatherbench.bench.run.guards import status_of
-from gatherbench.bench.run.part import ends_case
 from gatherbench.bench.run.runner import PreparedRun, Runner, RunStopped
 from gatherbench.bench.run.store import RunStore, write_atomically
 from gatherbench.bench.show.terminal import progress_bar
@@ -181,19 +180,19 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
         except KeyboardInterrupt as stop:
             err.print(f"interrupted; every measurement is saved. {again}", soft_wrap=True)
             return status_of(stop)
-    ended = [row for row in run.store.rows() if ends_case(row)]
+    ended = run.store.frames().cases["status"].dropna()
     if runner.left:
         time_up = f"{runner.left} of {_cases(len(run.cases))} left"
         if runner.unprepared:
             time_up += f", {runner.unprepared} of them because their data could not be prepared"
         err.print(f"{time_up}. {again}", soft_wrap=True)
-    if not ended:
+    if ended.empty:
         err.print("[red]nothing was measured[/]")
         return FAILED
     complete = finish(run_in(run.store), run.store, out, err)
     if failed:
         err.print(f"[red]{_cases(failed)} failed[/]; the table says why")
-    measured = any(row.status == "ok" for row in ended)
+    measured = ended.eq("ok").any()
     if not measured:
         err.print("[red]nothing was measured[/]; the table says why")
     return FAILED if failed or not measured or not complete else OK

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gatherbench.bench.commands.common import DEFAULT_RESULTS
-from gatherbench.bench.model.predict import is_prediction, predict
+from gatherbench.bench.model.predict import predict
 from gatherbench.bench.model.profile import LinkProfile, ProfileError, load_profile
 from gatherbench.bench.read.tables import Run, predicted
 from gatherbench.bench.run.part import StoreError
@@ -75,10 +75,7 @@ def finish(
         rows = predict(run, profile)
         run = predicted(run, rows)
         with writing("predictions"):
-            store.replace(is_prediction, rows)
-    if not store.parts.is_dir():  # every case has ended
-        with writing("tables as Parquet"):
-            store.write_parquet()
+            store.predict(rows)
     views = views_of(run)
     out.print(render_all(run, views) if everything else render(run))
     with writing("pictures"):

@@ -7,7 +7,6 @@ from rich.markup import escape
 from rich.progress import Progress as Bar
 
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import Progress
 from gatherbench.outside import plain
 
@@ -28,10 +27,9 @@ def reporter(bar: Bar, out: Console) -> Progress:
     def starting(so_far: float, total: int, case: Case) -> None:
         bar.update(task, description=_name(case), completed=so_far, total=total)
 
-    def ended(number: int, total: int, case: Case, rows: list[Row]) -> None:
+    def ended(number: int, total: int, case: Case, status: str, reason: str | None) -> None:
         nonlocal quarters
         bar.update(task, completed=number, total=total)
-        status, reason = rows[-1].status, rows[-1].reason
         text = f"{number} of {total} cases" if 4 * number // total > quarters else ""
         quarters = 4 * number // total
         if reason is not None and reason not in printed_reasons:

@@ -231,11 +231,6 @@ def predict(run: Run, profile: LinkProfile) -> list[Row]:
     return rows
 
 
-def is_prediction(row: Row) -> bool:
-    """Return whether a row is a prediction."""
-    return row.basis == "predicted"
-
-
 def _rows(make: RowMaker, series: Series, epoch: EpochPrediction, source: str) -> Iterator[Row]:
     notes = "; ".join([f"bound by {epoch.bound}", *epoch.remarks, *epoch.extrapolated])
     stages = {

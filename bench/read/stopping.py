@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,23 +24,22 @@ from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.read.check import limits_of
 from gatherbench.bench.read.derive import epoch_logs, host_bound
-from gatherbench.bench.read.tables import Run, no_samples, run_of
+from gatherbench.bench.read.tables import Run, run_of
+from gatherbench.bench.run.frames import Frames
 from gatherbench.bench.run.part import key_of
-from gatherbench.bench.run.rows import PROCESS, SERIES, Key, Row
+from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Logs, interval_of
 
 #: Workload, strategy and variant.
 Series = tuple[str, str, str]
 _PATH = SERIES[:3]
-#: The rows that are read besides those of epochs, cases and what the host issues.
-_FURTHER = (PROCESS[:2], ("sample", "wall_time"))
 
 #: The number of quiet repeats from which on a narrow interval may end a series.
 FEWEST = 6
 
 
 class StoppingRule:
-    """Returns the next cases of a run from its rows; none: it is precise enough, or time is up.
+    """Returns the next cases of a run from its tables; none: it is precise enough, or time is up.
 
     Args:
         cases: those that are always measured: at least one of every series.
@@ -54,11 +53,11 @@ class StoppingRule:
         self._measure, self._cores = measure, cores
         self._draw = random.Random(0)
 
-    def __call__(self, rows: Sequence[Row]) -> list[Case]:
+    def __call__(self, frames: Frames) -> list[Case]:
         measure = self._measure
         if measure.max_repeats <= measure.min_repeats:
             return []
-        run = so_far(rows, measure, self._cores)
+        run = so_far(frames, measure, self._cores)
         cases = run.ended.reset_index()
         cases["name"] = list(cases[[*_PATH, "repeat"]].itertuples(index=False, name=None))
         beyond = cases.loc[~cases["name"].isin(self._least), "case_s"].sum()
@@ -134,17 +133,11 @@ def _widths(run: Run) -> dict[Series, float]:
     return {key[:3]: width for key, width in found.items()}
 
 
-def so_far(rows: Iterable[Row], measure: Measure, cores: int) -> Run:
-    """Return the whole cases' epochs and ends among these rows, as a run."""
-    lines = [
-        row
-        for row in rows
-        if (row.rank < 0 and row.basis == "measured")
-        and (row.stage in ("epoch", "case", "host") or (row.stage, row.metric) in _FURTHER)
-    ]
+def so_far(frames: Frames, measure: Measure, cores: int) -> Run:
+    """Return what a run has measured so far."""
     plan = {"workloads": {}, "cases": [], "measure": measure.model_dump()}
     env = {"cpu": {"logical_cores": cores}}
-    return run_of(Path(), plan, env, lines, no_samples(), None)
+    return run_of(Path(), plan, env, frames, going=None)
 
 
 def imprecise(run: Run) -> dict[Series, float]:

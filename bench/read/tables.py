@@ -28,11 +28,10 @@ from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.plan.workload import workload_names
 from gatherbench.bench.read.check import RunError, check
 from gatherbench.bench.read.noise import noise_of
-from gatherbench.bench.run.agreement import STILL_RIGHT, among, judged, right_in, strays_in
+from gatherbench.bench.run.agreement import STILL_RIGHT, judged, right_in
 from gatherbench.bench.run.columns import CASE_KEYS, EPOCH_KEYS, KNOWN, Column
-from gatherbench.bench.run.frames import Frames
+from gatherbench.bench.run.frames import Frames, among, frames_of
 from gatherbench.bench.run.guards import is_running
-from gatherbench.bench.run.lines import frames_of, rows_in
 from gatherbench.bench.run.rows import SERIES, Row, table_of
 from gatherbench.bench.run.store import SAMPLE_COLUMNS, RunStore
 from gatherbench.outside import read_json
@@ -328,38 +327,25 @@ def run_in(store: RunStore) -> Run:
     going = is_running(store.folder)  # before the tables: a run that ends meanwhile has them all
     plan, env, frames = store.plan(), store.env(), store.frames()
     check(store.folder, plan, frames, env)
-    calibration, samples = table_of(store.calibration()), store.samples()
-    return _run(store.folder, plan, env, frames, calibration, samples, going)
+    return run_of(store.folder, plan, env, frames, store.calibration(), store.samples(), going)
 
 
 def run_of(
     folder: Path,
     plan: dict[str, Any],
     env: dict[str, Any],
-    rows: Sequence[Row],
-    samples: pd.DataFrame,
-    going: bool | None,
-) -> Run:
-    """Return these rows of a run as a run of their own; for the arguments see :class:`Run`."""
-    calibration = table_of([row for row in rows if not row.workload])
-    return _run(folder, plan, env, frames_of(rows), calibration, samples, going)
-
-
-def _run(
-    folder: Path,
-    plan: dict[str, Any],
-    env: dict[str, Any],
     frames: Frames,
-    calibration: pd.DataFrame,
-    samples: pd.DataFrame,
-    going: bool | None,
+    calibration: pd.DataFrame | None = None,
+    samples: pd.DataFrame | None = None,
+    going: bool | None = False,
 ) -> Run:
     """Make a run without the measurements of cases that are no result.
 
-    Those keep only declared values and how they ended.
+    Those keep only declared values and how they ended. For the arguments see :class:`Run`.
     """
-    if strays_in(frames):  # a run that was killed has not been judged
-        frames = frames_of(judged(rows_in(frames)))
+    frames = judged(frames)  # a run that was killed has not been judged
+    samples = pd.DataFrame(columns=list(SAMPLE_COLUMNS)) if samples is None else samples
+    calibration = table_of(()) if calibration is None else calibration
     right, cases = right_in(frames), frames.cases.copy()
     no_reason = cases["status"].isin(("failed", "skipped")) & cases["reason"].isna()
     cases["reason"] = cases["reason"].mask(no_reason, "no reason was given")
@@ -471,8 +457,3 @@ def began(folder: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", folder.name)
         return "-".join(found.groups()) if found else ""
-
-
-def no_samples() -> pd.DataFrame:
-    """Return the samples of a run that has none yet."""
-    return pd.DataFrame({name: [] for name in SAMPLE_COLUMNS})

@@ -7,18 +7,15 @@ delivered wrong rows in a timed epoch, even if the comparison of rows
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import cast
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from gatherbench.bench.run.frames import Frames
-from gatherbench.bench.run.lines import frames_of
-from gatherbench.bench.run.part import CASE_METRIC, CASE_STAGE, CHECK_STAGE, CaseId, key_of
-from gatherbench.bench.run.rows import Row
+from gatherbench.bench.run.columns import CASES, ENDED, OF_CASE, Column
+from gatherbench.bench.run.frames import Frames, among, ids_in
+from gatherbench.bench.run.part import CASE_STAGE, CHECK_STAGE, CaseId
 
 #: Metrics that are compared, and their tolerance by backend: relative for the mean loss of an
 #: epoch, absolute for the accuracy. Sums are rounded in any order, always on a GPU, and on the host
@@ -33,10 +30,9 @@ BASELINE = "cpu_gather"
 SOURCE = "losses and accuracy compared with those of the workload's other cases"
 #: Stages whose values are valid before a case fetches a row, and even if its rows are wrong.
 STILL_RIGHT = (CASE_STAGE, CHECK_STAGE, "setup")
-_END = (CASE_STAGE, CASE_METRIC)
-CASE = ["workload", "strategy", "variant", "repeat"]
-#: The column that holds the reason why a deviating case is no result.
-STRAYED = "check_training"
+#: The column that is missing for the reason why a deviating case is no result.
+_STRAYED = Column(CHECK_STAGE, "training", "1", declared=False, source=SOURCE)
+STRAYED = _STRAYED.name
 
 
 def right_in(frames: Frames) -> set[CaseId]:
@@ -46,8 +42,7 @@ def right_in(frames: Frames) -> set[CaseId]:
     ended = cases[(cases["basis"] == "measured") & (cases["status"] == "ok")]
     checks = [name for name, column in frames.columns.items() if column.stage == CHECK_STAGE]
     wrong = (reasons["status"] == "failed") & reasons["column"].isin([*checks, STRAYED])
-    right, lost = ({*of[CASE].itertuples(index=False, name=None)} for of in (ended, reasons[wrong]))
-    return right - lost
+    return {*ids_in(ended)} - {*ids_in(reasons[wrong])}
 
 
 def strays_in(frames: Frames) -> dict[CaseId, str]:
@@ -88,36 +83,29 @@ def _astray(
     whose = "in the other series" if plain.empty else f"with {BASELINE}"
     allowed = tolerance * (reference if relative else 1.0)
     strays = cases[(cases["value"] - reference).abs() > allowed]
-    keys = strays[CASE].itertuples(index=False, name=None)
     return {
         key: f"it trained on other rows: {where} is {value!r}, and {reference!r} {whose}"
-        for key, value in zip(keys, strays["value"].tolist(), strict=True)
+        for key, value in zip(ids_in(strays), strays["value"].tolist(), strict=True)
     }
 
 
-def among(table: pd.DataFrame, cases: Collection[CaseId]) -> NDArray[np.bool_]:
-    """Return a mask of the lines of a table that belong to one of these cases."""
-    known = [
-        key in cases for key in table[CASE].drop_duplicates().itertuples(index=False, name=None)
-    ]
-    return np.array(known, bool)[table.groupby(CASE, sort=False).ngroup().to_numpy()]
+def judged(frames: Frames) -> Frames:
+    """Return the tables, with the cases marked failed that train unlike others of their workload.
 
-
-def judged(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, with the cases marked failed that train unlike the others of their workload.
-
-    Each of these gets a row ``check.training`` that names the deviation, as does its last row.
-    Its measurements stay; readers leave them out. A run that was killed has not been judged: its
-    reader does so.
+    The reason is that of :data:`STRAYED`, too. The epochs stay; readers leave them out. A run that
+    was killed has not been judged: its reader does so.
     """
-    found = strays_in(frames_of(rows))
-    kept, ends = [], []
-    for row in rows:
-        if (row.stage, row.metric) == _END and key_of(row) in found:
-            reason = found[key_of(row)]
-            lost = replace(row, value=None, status="failed", reason=reason)
-            stray = replace(lost, stage=CHECK_STAGE, metric="training", unit="1", source=SOURCE)
-            ends += [replace(stray, reason=f"failed: {reason}"), lost]
-        else:
-            kept.append(row)
-    return kept + ends
+    strays = strays_in(frames)
+    if not strays:
+        return frames
+    cases, reasons = frames.cases.copy(), frames.reasons
+    why = pd.Series([strays.get(key) for key in ids_in(cases)], cases.index, dtype=object)
+    lost = why.notna() & (cases["basis"] == "measured") & cases["status"].notna()
+    cases.loc[lost, "status"], cases.loc[lost, "reason"] = "failed", why[lost]
+    cases.loc[lost, [ENDED.name]] = cases[STRAYED] = np.nan
+    more = cases.loc[lost, list(OF_CASE)].assign(epoch=-1, table=CASES, column=STRAYED)
+    more = more.assign(status="failed", reason="failed: " + why[lost], source=None)
+    kept = reasons[~((reasons["column"] == ENDED.name) & among(reasons, strays))]
+    reasons = pd.concat([kept, more], ignore_index=True) if len(kept) else more
+    columns = {**frames.columns, STRAYED: _STRAYED}
+    return replace(frames, cases=cases, reasons=reasons, columns=columns)

@@ -1,7 +1,9 @@
-"""The tables of a run on disk, and the rows that they stand for.
+"""The tables of a run: made from observations, appended to, written, and read.
 
-They are ``epochs.csv``, ``cases.csv``, ``reasons.csv``; ``columns.toml`` describes their columns.
-When a run has ended the tables are written once more, as Parquet, which is read if there is no CSV.
+``epochs.csv`` has a line per epoch, ``cases.csv`` one per case, ``reasons.csv`` one per missing
+value. Processes observe one number at a time (:class:`gatherbench.bench.run.rows.Row`); in a line a
+metric is a column (:class:`gatherbench.bench.run.columns.Column`), which ``columns.toml``
+describes. Each table is written as Parquet, too, which is read if there is no CSV.
 """
 
 from __future__ import annotations
@@ -9,49 +11,56 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from gatherbench.bench.meters.base import LEAST, MOST, UNITS
 from gatherbench.bench.run.columns import (
     CASE_KEYS,
     CASES,
     COUNT,
+    ENDED,
     EPOCH_KEYS,
     EPOCHS,
     OF_CASE,
     REASON_KEYS,
     Column,
 )
-from gatherbench.bench.run.part import CaseId, StoreError
-from gatherbench.bench.run.rows import BACKENDS, BASES, STATUSES, is_time
+from gatherbench.bench.run.part import CaseId, StoreError, key_of
+from gatherbench.bench.run.rows import BACKENDS, BASES, PROCESS, STATUSES, Row, is_time
 from gatherbench.datasets.files import replacing
 from gatherbench.outside import plain, read_bytes
 
 SCHEMA_VERSION = 4
-#: The tables, in the order in which a case is appended: it has ended once the last one has it.
+#: The tables, in the order in which they are written.
 TABLES = ("reasons", EPOCHS, CASES)
 COLUMNS_FILE = "columns.toml"
 KEYS = {EPOCHS: EPOCH_KEYS, CASES: CASE_KEYS, "reasons": REASON_KEYS}
-_WHOLE = ("rank", "repeat", "block", "epoch")
-_WORDS = {"backend": BACKENDS, "basis": BASES, "status": STATUSES}
+#: The columns that name a case within a run.
+CASE = ["workload", "strategy", "variant", "repeat"]
+_WHOLE = ("rank", "repeat", "block", "epoch", "schema_version")
+_WORDS = {"backend": BACKENDS, "basis": BASES, "status": STATUSES, "unit": UNITS}
 _MAY_BE_MISSING = ("status", "reason", "borrowed", "source")
 #: The remedy for a file of a run that cannot be made again.
 RESTORE = "put a whole copy of it there, or measure again in a new folder: gatherbench run PLAN"
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+#: The number of readings of a polled sensor, in the source of its value.
+_READ = re.compile(r"\[samples=(\d+), (?=period=)")
+_Line = dict[str, Any]
 
 
 @dataclass
 class Frames:
-    """The tables of a run: see :mod:`gatherbench.bench.run.lines`; ``columns`` by name."""
+    """The tables of a run; ``columns`` by name."""
 
     epochs: pd.DataFrame
     cases: pd.DataFrame
@@ -60,40 +69,151 @@ class Frames:
 
     def table(self, name: str) -> pd.DataFrame:
         """Return the table of this name in :data:`TABLES`."""
-        found: pd.DataFrame = getattr(self, name)
-        return found
+        table: pd.DataFrame = getattr(self, name)
+        return table
+
+    def only(self, chosen: Callable[[pd.DataFrame], Any]) -> Frames:
+        """Return the lines for which ``chosen`` returns a true mask, given each table."""
+        tables = {name: self.table(name) for name in TABLES}
+        return replace(self, **{name: table[chosen(table)] for name, table in tables.items()})
+
+    def without(self, cases: Collection[CaseId]) -> Frames:
+        """Return the tables without the measured lines of these cases."""
+        return self.only(lambda table: (table["basis"] == "predicted") | ~among(table, cases))
 
     def short(self) -> pd.DataFrame:
         """Return the measured cases whose number of lines of epochs differs from what they declare:
         workload, strategy, variant, repeat. A case without an end was cut off, and is left out.
         """
-        names, case = list(OF_CASE), ["workload", "strategy", "variant", "repeat"]
+        names = list(OF_CASE)
         counts = self.epochs.groupby(names, dropna=False).size().rename("there").reset_index()
         declared = self.cases[self.cases["status"].notna()].reindex(columns=[*names, COUNT])
         both = declared.merge(counts, on=names, how="left").fillna({"there": 0})
-        return both.loc[both[COUNT] != both["there"], case].drop_duplicates()
+        return both.loc[both[COUNT] != both["there"], CASE].drop_duplicates()
 
     def write(self, folder: Path) -> None:
-        """Write the tables and the description of their columns."""
+        """Write the tables, as CSV and Parquet, and the description of their columns."""
         write_columns(folder, self.columns)
         for name in TABLES:
-            frame = self.table(name)
-            lines = ([_cell(cell) for cell in line] for line in frame.itertuples(index=False))
+            table = self.table(name)
             with replacing(folder / f"{name}.csv") as temporary:
-                temporary.write_text(to_csv([[*frame.columns], *lines]), encoding="utf-8")
-            (folder / f"{name}.parquet").unlink(missing_ok=True)
+                table.to_csv(temporary, index=False, lineterminator="\n")
+            with replacing(folder / f"{name}.parquet") as temporary:
+                table.to_parquet(temporary, compression="zstd", index=False)
 
 
-def framed(lines: Mapping[str, Sequence[dict[str, Any]]], columns: dict[str, Column]) -> Frames:
-    """Return lines that this process made, by table, as they would be read."""
-    tables: dict[str, pd.DataFrame] = {}
-    for name in TABLES:
-        header = list(dict.fromkeys([*KEYS[name], *(key for line in lines[name] for key in line)]))
-        table = pd.DataFrame(lines[name], columns=header, dtype=object)
-        numbers: dict[Any, Any] = {one: int for one in header if one in _WHOLE}
-        numbers |= {one: float for one in header if one not in KEYS[name]}
-        tables[name] = table.astype(numbers)
-    return Frames(tables[EPOCHS], tables[CASES], tables["reasons"], columns)
+def among(table: pd.DataFrame, cases: Collection[CaseId]) -> NDArray[np.bool_]:
+    """Return a mask of the lines of a table that belong to one of these cases."""
+    known = [key in cases for key in ids_in(table.drop_duplicates(CASE))]
+    return np.array(known, bool)[table.groupby(CASE, sort=False).ngroup().to_numpy()]
+
+
+def ids_in(table: pd.DataFrame) -> list[CaseId]:
+    """Return the case of each line of a table."""
+    return list(table[CASE].itertuples(index=False, name=None))
+
+
+def frames_of(rows: Iterable[Row], before: Frames | None = None) -> Frames:
+    """Return the tables of cases, behind the lines of ``before``, which has other cases.
+
+    Args:
+        rows: of each case in the order in which it was measured; the row with its end is its last.
+            Rows of the run as a whole are left out.
+
+    Raises:
+        StoreError: an observation occurs twice among the rows, or two have one column.
+    """
+    nothing = pd.DataFrame()
+    before = before or Frames(nothing, nothing, nothing)
+    lines: dict[tuple[Any, ...], _Line] = {}
+    columns = dict(before.columns)
+    missing: dict[tuple[Any, ...], list[_Line]] = defaultdict(list)
+    first = int(before.epochs["block"].max()) + 1 if len(before.epochs) else 0
+    numbers: dict[float | None, int] = {}  # of processes whose paths take turns
+    process: dict[CaseId, int] = {}
+    for row in rows:
+        if not row.workload:
+            continue
+        if (row.stage, row.metric) == PROCESS[:2]:
+            process[key_of(row)] = numbers.setdefault(row.value, first + len(numbers))
+            if row.epoch >= 0:  # another process continues the case
+                continue
+        keys = _keys(row)
+        ids = (*keys.values(), row.epoch)
+        if ids not in lines:
+            block = {"block": process.get(key_of(row), -1), "epoch": row.epoch}
+            lines[ids] = keys | ({"status": None, "reason": None} if row.epoch < 0 else block)
+        if reason := _put(row, lines[ids], columns):
+            missing[tuple(reason.values())].append(reason | {"epoch": row.epoch})
+    epochs = [line for line in lines.values() if "epoch" in line]
+    cases = [line for line in lines.values() if "epoch" not in line]
+    counts = Counter(map(_case, epochs))
+    reasons: list[_Line] = []
+    for alike in missing.values():
+        in_all = alike[0]["table"] == EPOCHS and len(alike) == counts[_case(alike[0])]
+        reasons += [alike[0] | {"epoch": -1}] if in_all else alike
+    for line in cases:
+        if line["status"] is not None:
+            line[COUNT] = counts[_case(line)]
+    made = {EPOCHS: epochs, CASES: cases, "reasons": reasons}
+    tables = {name: _behind(before.table(name), name, made[name]) for name in TABLES}
+    return Frames(**tables, columns=columns)
+
+
+def _put(row: Row, line: _Line, columns: dict[str, Column]) -> _Line | None:
+    """Put an observation into its line; return what ``reasons`` says of it, if anything."""
+    source = _READ.sub("[samples=N, ", row.source)
+    column = Column(row.stage, row.metric, row.unit, row.basis == "declared", source)
+    name = column.name
+    known = columns.setdefault(name, column)
+    if replace(known, source=source) != column:
+        both = " and ".join(f"{of.stage}.{of.metric}" for of in (column, known))
+        raise StoreError(f"{both} have one column, {name}: rename one")
+    if name in line:
+        if row.epoch < 0:
+            return None  # a path may be set up twice, by the launcher of ranks and by them
+        text = f"{row.stage}.{row.metric} of {row.workload} {row.strategy} {row.variant}"
+        raise StoreError(f"{text}, repeat {row.repeat}, epoch {row.epoch} stands twice")
+    line[name] = row.value
+    if polled := _READ.search(row.source):
+        line[column.samples] = int(polled[1])
+    ends = name == ENDED.name
+    if ends:
+        line |= {"status": row.status, "reason": row.reason}
+    if source == known.source and (ends or row.value is not None):
+        return None
+    return {
+        **{name: line[name] for name in OF_CASE},
+        **{"table": CASES if row.epoch < 0 else EPOCHS, "column": name},
+        **{"status": row.status, "reason": row.reason},
+        "source": source if source != known.source else None,
+    }
+
+
+def _behind(before: pd.DataFrame, name: str, lines: Sequence[_Line]) -> pd.DataFrame:
+    """Return a table with further lines."""
+    header = list(dict.fromkeys([*KEYS[name], *(key for line in lines for key in line)]))
+    table = pd.DataFrame(lines, columns=header, dtype=object)
+    kinds: dict[Any, Any] = {key: int for key in header if key in _WHOLE}
+    kinds |= {key: float for key in header if key not in KEYS[name]}
+    table = table.astype(kinds)
+    if before.empty:
+        return table
+    return pd.concat([before, table], ignore_index=True) if lines else before
+
+
+def _keys(row: Row) -> _Line:
+    basis = "measured" if row.basis == "declared" else row.basis
+    return {
+        **{"run": row.run_id, "commit": row.commit, "machine": row.machine},
+        **{"backend": row.backend, "basis": basis, "borrowed": row.borrowed or None},
+        **{"workload": row.workload, "dataset": row.dataset, "strategy": row.strategy},
+        **{"variant": row.variant, "rank": row.rank, "repeat": row.repeat},
+    }
+
+
+def _case(line: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return tuple(line[name] for name in OF_CASE)
 
 
 def read_frames(folder: Path, newer: Collection[CaseId] = ()) -> Frames:
@@ -106,7 +226,14 @@ def read_frames(folder: Path, newer: Collection[CaseId] = ()) -> Frames:
         StoreError: a file cannot be read, or is not a run's; it names the file and the remedy.
     """
     columns = _read_columns(folder / COLUMNS_FILE)
-    tables = {name: _read_table(folder, name, columns) for name in TABLES}
+    numbers = {COUNT, *columns, *(column.samples for column in columns.values())}
+    times = {name for name, column in columns.items() if is_time(column.unit, column.metric)}
+    tables: dict[str, Any] = {}
+    for name in TABLES:
+        path = folder / f"{name}.csv"
+        if not path.exists() and path.with_suffix(".parquet").exists():
+            path = path.with_suffix(".parquet")
+        tables[name] = read_table(path, KEYS[name], numbers, times)
     for name, keys in (
         (EPOCHS, [*OF_CASE, "backend", "machine", "epoch"]),
         (CASES, [*OF_CASE, "backend", "machine"]),
@@ -114,15 +241,15 @@ def read_frames(folder: Path, newer: Collection[CaseId] = ()) -> Frames:
         if (again := tables[name].duplicated(keys)).any():
             twice = " ".join(map(str, tables[name].loc[again, keys].iloc[0]))
             raise StoreError(f"{folder / name}.csv: {twice} stands twice; {RESTORE}")
-    found = Frames(tables[EPOCHS], tables[CASES], tables["reasons"], columns)
-    short = [one for one in found.short().itertuples(index=False, name=None) if one not in newer]
-    if short:
-        of = " ".join(map(str, short[0]))
+    frames = Frames(**tables, columns=columns)
+    short = frames.short()
+    if not (lacking := short[~among(short, newer)]).empty:
+        of = " ".join(map(str, lacking.iloc[0]))
         raise StoreError(
             f"{folder / EPOCHS}.csv: lines of {of} are missing, or {CASES}.csv has another number"
             f" of them; {RESTORE}"
         )
-    return found
+    return frames
 
 
 def _read_columns(path: Path) -> dict[str, Column]:
@@ -161,37 +288,37 @@ def _read_columns(path: Path) -> dict[str, Column]:
         raise StoreError(f"{path}: not the columns of a run ({plain(error)}); {RESTORE}") from error
 
 
-def _read_table(folder: Path, name: str, columns: dict[str, Column]) -> pd.DataFrame:
+def read_table(
+    path: Path, keys: Sequence[str], numbers: Collection[str], times: Collection[str] = ()
+) -> pd.DataFrame:
+    """Read a table with all the columns ``keys``, and any of ``numbers``, of which some are times.
+
+    Raises:
+        StoreError: the file cannot be read, or is not such a table.
+    """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
     from pyarrow import parquet
 
-    path = folder / f"{name}.csv"
-    if not path.exists() and path.with_suffix(".parquet").exists():
-        path = path.with_suffix(".parquet")
-    keys = KEYS[name]
-    texts = [key for key in keys if key not in _WHOLE]
     try:
         data = read_bytes(path)
         if path.suffix == ".parquet":
-            found = parquet.read_table(io.BytesIO(data))
-        else:
-            if not data.endswith(b"\n"):
-                raise ValueError("its last line is cut off")
-            kinds = {key: pa.string() for key in texts}
-            kinds |= {key: pa.int32() for key in keys if key in _WHOLE}
-            header = next(csv.reader([data.partition(b"\n")[0].decode()]), [])
-            kinds |= {key: pa.float64() for key in header if key not in kinds}
-            if b"\0" in data:
-                raise ValueError("it holds bytes that are no text")
-            found = arrow_csv.read_csv(
-                io.BytesIO(data),
-                read_options=arrow_csv.ReadOptions(use_threads=False),  # so that errors have a line
-                convert_options=arrow_csv.ConvertOptions(
-                    column_types=kinds, null_values=[""], strings_can_be_null=True
-                ),
-            )
-        return _checked(found, keys, columns)
+            return _checked(parquet.read_table(io.BytesIO(data)), keys, numbers, times)
+        if not data.endswith(b"\n"):
+            raise ValueError("its last line is cut off")
+        if b"\0" in data:
+            raise ValueError("it holds bytes that are no text")
+        header = next(csv.reader([data.partition(b"\n")[0].decode()]), [])
+        kinds = dict.fromkeys(header, pa.float64()) | dict.fromkeys(keys, pa.string())
+        kinds |= {key: pa.int32() for key in keys if key in _WHOLE}
+        table = arrow_csv.read_csv(
+            io.BytesIO(data),
+            read_options=arrow_csv.ReadOptions(use_threads=False),  # so that errors have a line
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=kinds, null_values=[""], strings_can_be_null=True
+            ),
+        )
+        return _checked(table, keys, numbers, times)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
     except (ValueError, pa.ArrowException) as error:
@@ -199,31 +326,30 @@ def _read_table(folder: Path, name: str, columns: dict[str, Column]) -> pd.DataF
         raise StoreError(f"{path}: not a table of a run ({why}); {RESTORE}") from error
 
 
-def _checked(found: Any, keys: Sequence[str], columns: dict[str, Column]) -> pd.DataFrame:
+def _checked(
+    table: Any, keys: Sequence[str], numbers: Collection[str], times: Collection[str]
+) -> pd.DataFrame:
     """
     Raises:
         ValueError: a column, a word or a number does not belong in such a table.
     """
-    names = found.column_names
+    names = table.column_names
     if len(set(names)) < len(names):
         raise ValueError("two of its columns have one name")
     if lacking := [key for key in keys if key not in names]:
         raise ValueError(f"it has no column {lacking[0]!r}")
-    known = {*keys, COUNT, *columns, *(column.samples for column in columns.values())}
-    if strange := [name for name in names if name not in known]:
+    if strange := [name for name in names if name not in keys and name not in numbers]:
         raise ValueError(f"{strange[0]!r} does not stand in {COLUMNS_FILE}")
     data: dict[str, Any] = {}
     for name in names:
-        column = found.column(name)
-        missing = column.null_count > 0
+        column = table.column(name)
+        missing = column.null_count
         if name not in keys:
             data[name] = column.to_numpy().astype(float)
             size = np.abs(data[name][~np.isnan(data[name])])
-            if len(size) < len(column) - column.null_count or (size > MOST).any():
+            if len(size) < len(column) - missing or (size > MOST).any():
                 raise ValueError(f"{name} has a value that is not finite")
-            about = columns.get(name)
-            seconds = about is not None and is_time(about.unit, about.metric)
-            if (size[size > 0] < LEAST).any() or (seconds and (data[name] < 0).any()):
+            if (size[size > 0] < LEAST).any() or (name in times and (data[name] < 0).any()):
                 raise ValueError(f"{name} has a value that is no measurement")
         elif name in _WHOLE:
             data[name] = column.to_numpy()
@@ -234,11 +360,11 @@ def _checked(found: Any, keys: Sequence[str], columns: dict[str, Column]) -> pd.
             texts = column.to_pylist()
             clean = {text: None if text is None else plain(text) for text in set(texts)}
             empty = None if name in _MAY_BE_MISSING else ""
-            cleaned_texts = [clean[text] or empty for text in texts]
+            cleaned = [clean[text] or empty for text in texts]
             allowed = {*_WORDS.get(name, ()), *((None,) if empty is None else ())}
-            if name in _WORDS and (strange := sorted(set(cleaned_texts) - allowed, key=str)):
+            if name in _WORDS and (strange := sorted(set(cleaned) - allowed, key=str)):
                 raise ValueError(f"{name} = {strange[0]!r}: expected one of {_WORDS[name]}")
-            data[name] = pd.Series(cleaned_texts, dtype=object)
+            data[name] = pd.Series(cleaned, dtype=object)
     return pd.DataFrame(data)
 
 
@@ -257,19 +383,3 @@ def write_columns(folder: Path, columns: dict[str, Column]) -> None:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def to_csv(lines: Iterable[Sequence[Any]]) -> str:
-    """Return lines of CSV; each is one line, as its texts are."""
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(lines)
-    return buffer.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """Return a cell of CSV: empty if it is missing, and a whole number without a fraction."""
-    if not isinstance(value, float):
-        return value
-    if math.isnan(value):
-        return None
-    return int(value) if value.is_integer() and abs(value) < 2**53 else value

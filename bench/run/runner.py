@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +28,9 @@ from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.agreement import judged
+from gatherbench.bench.run.columns import ENDED
 from gatherbench.bench.run.engine import WORKER, Engine, TimeUp
-from gatherbench.bench.run.frames import write_columns
+from gatherbench.bench.run.frames import Frames, frames_of, ids_in, write_columns
 from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
 from gatherbench.bench.run.job import CHOICE, Block, Job, Ready, is_disk_full
 from gatherbench.bench.run.launch import MachineLostError
@@ -38,20 +38,18 @@ from gatherbench.bench.run.part import (
     CALIBRATION_STAGE,
     CASE_CLOCK,
     CASE_METRIC,
-    CUT_OFF,
     NOT_PREPARED,
     CaseId,
     PartWriter,
     Record,
     SoFar,
     StoreError,
-    ends_case,
     key_of,
     read_part,
     rows_of,
     take_in,
 )
-from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.rows import RowMaker, table_of
 from gatherbench.bench.run.store import RunStore, write_atomically
 from gatherbench.bench.sampling.prepare import state_of
 from gatherbench.datasets.store import data_root
@@ -108,9 +106,8 @@ class Progress:
     #: The number of ended cases, with the share that is done of those on their way; the total so
     #: far; and the case being measured.
     starting: Callable[[float, int, Case], None] = lambda _i, _n, _c: None
-    #: The number of ended cases, with this one. The rows are its own; the last one says how it
-    #: ended, and after how long.
-    ended: Callable[[int, int, Case, list[Row]], None] = lambda _i, _n, _c, _rows: None
+    #: The number of ended cases, with this one; the total so far; the case; how it ended, and why.
+    ended: Callable[[int, int, Case, str, str | None], None] = lambda _i, _n, _c, _s, _r: None
 
 
 _SILENT = Progress()
@@ -124,7 +121,7 @@ class Runner:
         budget_s: seconds after which the run ends as it is, for a later one to continue; a case
             in flight is cut off. By default the plan's budget limits the time spent in cases
             beyond the run's own.
-        further: returns the next cases to measure, beyond the run's, from the rows so far.
+        further: returns the next cases to measure, beyond the run's, from the tables so far.
 
     Attributes:
         left: the number of cases that are still to be measured.
@@ -138,7 +135,7 @@ class Runner:
         progress: Progress = _SILENT,
         worker: tuple[str, ...] = WORKER,
         budget_s: float | None = None,
-        further: Callable[[list[Row]], list[Case]] = lambda _rows: [],
+        further: Callable[[Frames], list[Case]] = lambda _frames: [],
     ) -> None:
         group = task.group
         self._group = group if group is not None and group.launch.machines > 1 else None
@@ -160,7 +157,7 @@ class Runner:
         self._served = self._ended = 0
         self._sensors: SensorChoice | None = None
         self._cases: dict[CaseId, SoFar] = {}  # from the parts
-        self._older: list[Row] = []  # only in the tables
+        self._frames = frames_of(())
         self._ready: dict[Workload, Ready | str] = {}
         self._counts: dict[Workload, Path] = {}
 
@@ -181,49 +178,38 @@ class Runner:
                     self._run_missing()
             except BaseException:
                 with contextlib.suppress(OSError):  # a full disk has its own message
-                    self.store.end(judged(self._rows), finished=False)
+                    self.store.end(judged(self._frames), finished=False)
                 raise
             finally:
                 self.engine.close()
-            rows = judged(self._rows)
-            self.store.end(rows, finished=not self.left)
-            return sum(row.status == "failed" for row in rows if ends_case(row))
-
-    @property
-    def _rows(self) -> list[Row]:
-        """Return all rows so far."""
-        return [*self._older, *chain.from_iterable(case.rows for case in self._cases.values())]
+            frames = judged(self._frames)
+            self.store.end(frames, finished=not self.left)
+            return int((frames.cases["status"] == "failed").sum())
 
     def _run_missing(self) -> None:
-        self._cases = self.store.so_far()
-        self._older = [
-            row
-            for row in self.store.rows()
-            if row.basis == "predicted" or key_of(row) not in self._cases
-        ]
-        for key, case in list(self._cases.items()):
-            if case.ended is not None and case.ended.source == NOT_PREPARED:  # is tried again
-                case.ended = None
-                if not case.blocks:
+        self._cases, self._frames = self.store.so_far(), self.store.frames()
+        for key, so_far in list(self._cases.items()):
+            if so_far.ended is not None and so_far.ended.source == NOT_PREPARED:  # is tried again
+                so_far.ended = None
+                if not so_far.blocks:
                     del self._cases[key]
-        ended = {
-            key_of(row): row
-            for row in self._rows
-            if ends_case(row) and not (row.source == CUT_OFF and key_of(row) in self._cases)
-        }
+                    self._frames = self._frames.without([key])
+        cut_off = [key for key, so_far in self._cases.items() if so_far.ended is None]
+        ends = self._frames.without(cut_off).cases.query("basis == 'measured' and status == status")
+        ended = dict(zip(ids_in(ends), ends[ENDED.name], strict=True)) if len(ends) else {}
         cases = [*self.task.cases, *self._begun(ended)]
         own = set(map(key_of, self.task.cases))
-        for key, row in ended.items():
-            self._further_s -= self._took_s(row) * (key not in own)
+        for key, seconds in ended.items():
+            self._further_s -= self._took_s(key, seconds) * (key not in own)
         missing = [case for case in cases if key_of(case) not in ended]
         total, self.left = len(cases), len(missing)
         self._ended = total - self.left
         # A folder that cannot be written shows here, before anything is measured.
-        write_columns(self.store.folder, self.store.frames().columns)
+        write_columns(self.store.folder, self._frames.columns)
         for group in self._groups(missing):
             self.left -= self._run(group, total)
         self._cases_s = self._further_s
-        while not self.left and (more := self.further(self._rows)):
+        while not self.left and (more := self.further(self._frames)):
             total += len(more)
             for group in self._groups(more):
                 if self._run(group, total) < len(group):
@@ -243,12 +229,12 @@ class Runner:
         """Return the seconds that are left to the run."""
         return min(self._cases_s, self._until - time.monotonic())
 
-    def _took_s(self, row: Row) -> float:
-        """Return the time in the last row of a case, kept for the next of its series; else 0."""
-        if row.value is None:
+    def _took_s(self, case: CaseId, seconds: float | None) -> float:
+        """Return the time of a case, kept for the next of its series; 0 if it is unknown."""
+        if seconds is None or math.isnan(seconds):
             return 0.0
-        self._took[key_of(row)[:3]] = row.value
-        return row.value
+        self._took[case[:3]] = seconds
+        return seconds
 
     def _groups(self, cases: Iterable[Case]) -> list[list[Case]]:
         """Group cases by process: one case, or those of a repeat that take turns."""
@@ -285,16 +271,20 @@ class Runner:
         except (TimeUp, KeyboardInterrupt) as error:
             stop = error
         ended = 0
+        keys = [key_of(case) for case in group if key_of(case) in self._cases]
+        rows = [row for key in keys for row in self._cases[key].rows]
+        self._frames = frames_of(rows, self._frames.without(keys))
         for case in group:
             if (so_far := self._cases.get(key_of(case))) is None:
                 continue
             if so_far.ended is None:
                 self.cut_off += 1
             else:
-                self._took_s(so_far.ended)
+                self._took_s(key_of(case), so_far.ended.value)
                 ended += 1
             self._ended += 1
-            self.progress.ended(self._ended, total, case, so_far.rows)
+            end = so_far.rows[-1]
+            self.progress.ended(self._ended, total, case, end.status, end.reason)
         if isinstance(stop, KeyboardInterrupt):
             raise stop
         return 0 if isinstance(ready, str) else ended
@@ -417,8 +407,7 @@ class Runner:
                 rows = [*rows_of(records), self.task.rows.missing(*what, why, "failed")]
                 choice = _no_choice(why)
             write_atomically(store.sensors_file, CHOICE.dump_json(choice, indent=2).decode() + "\n")
-            store.keep_calibration(rows)
-            self._older = [*rows, *self._older]
+            store.keep_calibration(table_of(rows))
         try:
             return CHOICE.validate_json(read_bytes(store.sensors_file))
         except (OSError, ValidationError) as error:

@@ -8,11 +8,11 @@ all cases are measured the parts are deleted.
     plan.json          the resolved plan: every workload and every case
     env.json           the machine, and when the run began
     profile.toml       the machine that epochs are predicted for, if any
-    epochs.csv         a line per epoch (:mod:`gatherbench.bench.run.lines`)
+    epochs.csv         a line per epoch (:mod:`gatherbench.bench.run.frames`)
     cases.csv          a line per case
     reasons.csv        a line per missing number
     columns.toml       the meaning of the columns
-    epochs.parquet, …  the tables of a run that has ended, once more
+    epochs.parquet, …  these tables, once more
     calibration.csv    the check of a GPU's sensors, a line per observation; absent without a GPU
     samples.parquet    seconds of every stage of every minibatch
     timeline.parquet   values polled during epochs; absent without any
@@ -23,38 +23,37 @@ all cases are measured the parts are deleted.
 
 from __future__ import annotations
 
-import io
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gatherbench.bench.run.frames import (
+    CASE,
     COLUMNS_FILE,
     RESTORE,
     TABLES,
     Frames,
+    frames_of,
     read_frames,
-    to_csv,
+    read_table,
 )
-from gatherbench.bench.run.lines import frames_of, rows_in
-from gatherbench.bench.run.part import CaseId, Record, SoFar, StoreError, counted, key_of, take_in
-from gatherbench.bench.run.rows import HEADER, Row
+from gatherbench.bench.run.part import CaseId, Record, SoFar, StoreError, counted, take_in
+from gatherbench.bench.run.rows import HEADER, Row, table_of
 from gatherbench.datasets.files import discard, replacing
-from gatherbench.outside import open_file, read_bytes, read_json
+from gatherbench.outside import open_file, read_json
 
 SAMPLES_FILE, TIMELINE_FILE = "samples.parquet", "timeline.parquet"
 
-_CASE = ["workload", "strategy", "variant", "repeat"]
-SAMPLE_COLUMNS = (*_CASE, "epoch", "stage", "batch", "value_s")
+SAMPLE_COLUMNS = (*CASE, "epoch", "stage", "batch", "value_s")
 #: ``time_s`` counts from the opening of the epoch's window; ``value`` is in ``unit``: bytes since
 #: then for a counter, the sensor's value for others.
-TIMELINE_COLUMNS = (*_CASE, "epoch", "metric", "unit", "time_s", "value")
+TIMELINE_COLUMNS = (*CASE, "epoch", "metric", "unit", "time_s", "value")
 _KINDS = {
-    **dict.fromkeys(("repeat", "epoch", "batch", "rank", "schema_version"), "int32"),
+    **dict.fromkeys(("repeat", "epoch", "batch"), "int32"),
     **dict.fromkeys(("value_s", "time_s", "value"), "float64"),
 }
 
@@ -63,10 +62,9 @@ if TYPE_CHECKING:
 
 
 class RunStore:
-    """One run's folder. Its tables are parsed again only after they have changed."""
+    """One run's folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._read: tuple[object, Frames] | None = None  # with the files' sizes and times
         self.folder = folder
         self.calibration_file = folder / "calibration.csv"
         self.profile_file = folder / "profile.toml"
@@ -88,7 +86,7 @@ class RunStore:
         store.parts.mkdir(parents=True)
         began = {"began": datetime.now(UTC).isoformat(timespec="seconds")}
         write_atomically(store.folder / "env.json", json.dumps(env | began, indent=2) + "\n")
-        store.write([])
+        frames_of(()).write(store.folder)
         # The plan last: a folder with a plan is a run.
         write_atomically(store.folder / "plan.json", json.dumps(plan, indent=2) + "\n")
         return store
@@ -146,49 +144,36 @@ class RunStore:
         Raises:
             StoreError: a file cannot be read, or is not a run's.
         """
-        mark = self._mark()
-        while self._read is None or self._read[0] != mark:
+        mark = None
+        while True:
+            before, mark = mark, self._mark()
             try:
-                self._read = mark, self._read_now()
+                cases = self.so_far()
+                frames = read_frames(self.folder, cases)
+                if not cases:
+                    return frames
+                rows = chain.from_iterable(case.rows for case in cases.values())
+                return frames_of(rows, frames.without(cases))
             except StoreError:
-                before, mark = mark, self._mark()
-                if mark == before:  # otherwise a file changed during the read: read again
+                if mark == before:  # otherwise a file may have changed during the read: read again
                     raise
-        return self._read[1]
-
-    def _read_now(self) -> Frames:
-        found = self.so_far()
-        frames = read_frames(self.folder, found)
-        return frames_of(self._with(frames, found)) if found else frames
-
-    def _with(self, tables: Frames, found: dict[CaseId, SoFar]) -> list[Row]:
-        """Return the rows of the tables, in which those of the parts replace older ones."""
-        older = (
-            row for row in rows_in(tables) if row.basis == "predicted" or key_of(row) not in found
-        )
-        return [*older, *chain.from_iterable(one.rows for one in found.values())]
 
     def _mark(self) -> object:
+        """Return sizes and modification times (ns) of the files of the tables."""
         names = [*(f"{name}{end}" for name in TABLES for end in (".csv", ".parquet")), COLUMNS_FILE]
         paths = [*(self.folder / name for name in names), *self._parts()]
-        return [_state_of(path) for path in paths]
+        states = (path.stat() if path.exists() else None for path in paths)
+        return [state and (state.st_size, state.st_mtime_ns) for state in states]
 
-    def rows(self) -> list[Row]:
-        """Return all observations, those of the run as a whole first.
+    def calibration(self) -> pd.DataFrame:
+        """Return the observations of the run as a whole: :data:`HEADER`; empty without a GPU."""
+        file = self.calibration_file
+        return read_observations(file) if file.exists() else table_of(())
 
-        Raises:
-            StoreError: see :meth:`frames`.
-        """
-        return [*self.calibration(), *rows_in(self.frames())]
-
-    def calibration(self) -> list[Row]:
-        """Return the observations of the run as a whole; empty without a GPU."""
-        return read_rows(self.calibration_file) if self.calibration_file.exists() else []
-
-    def keep_calibration(self, rows: Sequence[Row]) -> None:
+    def keep_calibration(self, table: pd.DataFrame) -> None:
         """Write the observations of the run as a whole."""
-        lines = ([getattr(row, name) for name in HEADER] for row in rows)
-        write_atomically(self.calibration_file, to_csv([HEADER, *lines]))
+        with replacing(self.calibration_file) as temporary:
+            table.to_csv(temporary, index=False, lineterminator="\n")
 
     def samples(self) -> pd.DataFrame:
         """Return :data:`SAMPLE_COLUMNS`, without measurements that are only in parts so far."""
@@ -198,31 +183,16 @@ class RunStore:
         """Return :data:`TIMELINE_COLUMNS`; empty without polled values."""
         return _read_parquet(self.folder / TIMELINE_FILE, TIMELINE_COLUMNS)
 
-    def replace(self, old: Callable[[Row], bool], new: Sequence[Row]) -> None:
-        """Write the tables anew: without the rows that ``old`` picks, with ``new`` at their end."""
-        self.write([*(row for row in self.rows() if not old(row)), *new])
+    def predict(self, rows: Iterable[Row]) -> None:
+        """Write the tables anew with these predictions in place of earlier ones."""
+        measured = self.frames().only(lambda table: table["basis"] != "predicted")
+        frames_of(rows, measured).write(self.folder)
 
-    def write(self, rows: Sequence[Row]) -> None:
-        """Write the tables anew."""
-        if of_the_run := [row for row in rows if not row.workload]:
-            self.keep_calibration(of_the_run)
-        frames_of(rows).write(self.folder)
-
-    def write_parquet(self) -> None:
-        """Write an ended run's tables again, as smaller Parquet files."""
-        for name in TABLES:
-            with replacing(self.folder / f"{name}.parquet") as temporary:
-                self.frames().table(name).to_parquet(temporary, compression="zstd", index=False)
-
-    def end(self, rows: Sequence[Row], *, finished: bool) -> None:
-        """Write tables, samples and timelines of all records; a finished run drops its parts.
-
-        Args:
-            rows: of all cases.
-        """
+    def end(self, frames: Frames, *, finished: bool) -> None:
+        """Write tables, samples and timelines of all records; a finished run drops its parts."""
         if not self.parts.is_dir():
             return
-        self.write(rows)
+        frames.write(self.folder)
         for file, columns, kind, of in (
             (SAMPLES_FILE, SAMPLE_COLUMNS, "samples", _samples_of),
             (TIMELINE_FILE, TIMELINE_COLUMNS, "series", _series_of),
@@ -235,15 +205,6 @@ class RunStore:
                 _gather(tables, columns, self.folder / file)
         if finished:  # all at once: the records of parts that remain would replace full cases
             discard(self.parts)
-
-
-def _state_of(file: Path) -> tuple[int, int] | None:
-    """Return the size and modification time (ns) of a file; ``None`` if it is missing."""
-    try:
-        found = file.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_size, found.st_mtime_ns
 
 
 def _samples_of(record: Record) -> Record:
@@ -266,36 +227,27 @@ def _gather(records: Sequence[Record], columns: tuple[str, ...], path: Path) -> 
     table = pd.concat(tables, ignore_index=True)
     if path.is_file():
         before = pd.read_parquet(path)
-        again = pd.MultiIndex.from_frame(before[_CASE]).isin(table.set_index(_CASE).index)
+        again = pd.MultiIndex.from_frame(before[CASE]).isin(table.set_index(CASE).index)
         table = pd.concat([before[~again], table], ignore_index=True)
     table = table.astype({name: _KINDS.get(name, "str") for name in columns})
     with replacing(path) as temporary:
         table.to_parquet(temporary, compression="zstd", index=False)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Read the rows of a table with one observation per line, in order.
+def read_observations(path: Path) -> pd.DataFrame:
+    """Read a table with one observation per line: the columns :data:`HEADER`.
 
     Raises:
-        StoreError: the file cannot be read, has another header or an invalid row, or was cut off.
+        StoreError: the file cannot be read, or is not such a table.
     """
-    import pandas as pd
-
-    kinds = {name: _KINDS.get(name, "str") for name in HEADER}
-    try:
-        data = read_bytes(path)
-        if not data.startswith(",".join(HEADER).encode()) or data[-1:] != b"\n" or b"\0" in data:
-            raise ValueError("not a table of observations, or cut off")
-        missing = {"value": [""], "reason": [""]}
-        table = pd.read_csv(
-            io.BytesIO(data), dtype=kinds, na_values=missing, keep_default_na=False, index_col=False
-        )
-        table = table.astype(object).where(table.notna(), None)
-        return [Row(*line) for line in table.itertuples(index=False, name=None)]
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
-    except (ValueError, OverflowError) as error:
-        raise StoreError(f"{path}: {error}; {RESTORE}") from error
+    keys = [name for name in HEADER if name != "value"]
+    table = read_table(path, keys, ["value"])[list(HEADER)].fillna({"borrowed": "", "source": ""})
+    ok = table["status"] == "ok"
+    wrong = (ok != table["value"].notna()) | (ok == table["reason"].notna())
+    if wrong.any():
+        line = table.index[wrong][0] + 2
+        raise StoreError(f"{path}: line {line}: expected a value, or a reason for none; {RESTORE}")
+    return table
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from tests.bench.observations import rows_of_run
+from tests.bench.observations import write_rows as write_observations
 
 from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, Row
 from gatherbench.bench.run.store import RunStore
@@ -47,7 +49,7 @@ def rows_in(folder: Path) -> list[dict[str, str]]:
     """Every observation of a run, as texts; what is missing is empty."""
     return [
         {name: "" if (of := getattr(row, name)) is None else str(of) for name in HEADER}
-        for row in RunStore(folder).rows()
+        for row in rows_of_run(folder)
     ]
 
 
@@ -58,7 +60,7 @@ def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         numbers = {name: int(row[name]) for name in ("schema_version", "repeat", "epoch", "rank")}
         value = float(row["value"]) if row.get("value") not in ("", None) else None
         made.append(Row(**{**row, **numbers, "value": value, "reason": row["reason"] or None}))
-    RunStore(folder).write(made)
+    write_observations(RunStore(folder), made)
 
 
 def append_rows(folder: Path, rows: Iterable[Mapping[str, Any]], **fixed: Any) -> None:

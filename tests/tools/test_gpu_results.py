@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.derive import host_bound
 from gatherbench.bench.run.rows import table_of
-from gatherbench.bench.run.store import RunStore
 from tools.gpu_results import (
     FOLDER,
     LARGE,
@@ -36,7 +36,7 @@ from tools.gpu_results import (
 @functools.cache
 def ok_rows(folder: Path) -> pd.DataFrame:
     """The measured rows of a run."""
-    return table_of(RunStore(folder).rows()).query("basis == 'measured' and status == 'ok'")
+    return table_of(rows_of_run(folder)).query("basis == 'measured' and status == 'ok'")
 
 
 def test_the_page_is_that_of_the_rows():

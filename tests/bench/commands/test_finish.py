@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 import pytest
 from rich.console import Console
+from tests.bench.observations import is_prediction, rows_of_run
 from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.commands import execute, finish
 from gatherbench.bench.commands.common import CALIBRATIONS
 from gatherbench.bench.commands.execute import new_run
-from gatherbench.bench.model.predict import is_prediction
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, ProfileError, load_profile
 from gatherbench.bench.read.tables import Run, load_run, run_in
 from gatherbench.bench.run import store as store_module
@@ -51,7 +51,7 @@ def invoke(*arguments: object) -> Any:
 
 
 def machines(folder: Path) -> set[str]:
-    return {row.machine for row in RunStore(folder).rows() if is_prediction(row)}
+    return {row.machine for row in rows_of_run(folder) if is_prediction(row)}
 
 
 def full(*_: object, **__: object) -> None:
@@ -60,7 +60,7 @@ def full(*_: object, **__: object) -> None:
 
 def test_a_run_is_predicted_for_another_machine(folder):
     """In place of the one before; what was measured stays."""
-    measured = [row for row in RunStore(folder).rows() if not is_prediction(row)]
+    measured = [row for row in rows_of_run(folder) if not is_prediction(row)]
     machine = load_run(folder).machine
     assert machines(folder) == {"a100-pcie4"}
     done = invoke(folder, "--profile", "h200-sxm-pcie5-low")
@@ -70,7 +70,7 @@ def test_a_run_is_predicted_for_another_machine(folder):
     assert machines(folder) == {"h200-sxm-pcie5-low"}
     assert load_run(folder).machine == machine, "which measured it"
     assert load_profile(folder / "profile.toml") == load_profile("h200-sxm-pcie5-low")
-    assert [row for row in RunStore(folder).rows() if not is_prediction(row)] == measured
+    assert [row for row in rows_of_run(folder) if not is_prediction(row)] == measured
     assert "h200-sxm-pcie5-low" in (folder / "report.html").read_text()
     assert set(pd.read_parquet(folder / "epochs.parquet")["machine"].dropna()) == {
         machine,
@@ -114,13 +114,6 @@ def test_what_cannot_be_predicted_for_changes_nothing(folder):
     assert files() == before
 
 
-def test_a_table_that_another_process_has_changed_is_read_again(folder):
-    opened = RunStore(folder)
-    rows = opened.rows()
-    RunStore(folder).write([*rows, dataclasses.replace(rows[0], repeat=9)])
-    assert len(opened.rows()) == len(rows) + 1
-
-
 def test_what_is_shown_is_what_whoever_reads_the_folder_finds(folder, monkeypatch):
     shown: list[Run] = []
     monkeypatch.setattr(finish, "render_all", lambda run, views: shown.append(run) or "")
@@ -150,7 +143,7 @@ def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder):
 @pytest.mark.parametrize(
     ("where", "name", "status", "remedy"),
     [
-        (RunStore, "replace", 1, "cannot write the predictions: .*gatherbench predict FOLDER"),
+        (RunStore, "predict", 1, "cannot write the predictions: .*gatherbench predict FOLDER"),
         (finish, "write_report", 1, "cannot write the report: .*gatherbench predict FOLDER"),
         (finish, "save_all", 1, "cannot write the pictures: .*gatherbench predict FOLDER"),
         (store_module, "write_atomically", 2, "profile.toml: cannot be written"),
@@ -160,14 +153,14 @@ def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder):
 def test_what_finds_no_room_says_what_makes_it_and_loses_nothing_else(
     folder, monkeypatch, where, name, status, remedy
 ):
-    measured = [row for row in RunStore(folder).rows() if not is_prediction(row)]
+    measured = [row for row in rows_of_run(folder) if not is_prediction(row)]
     monkeypatch.setattr(where, name, full)
     done = invoke(folder, "--profile", "h200-sxm-pcie5-low")
     assert done.exit_code == status
     said = " ".join(done.stderr.split())
     assert re.search(remedy.replace("FOLDER", str(folder)), said), said
     assert "No space left on device" in said
-    assert [row for row in RunStore(folder).rows() if not is_prediction(row)] == measured
+    assert [row for row in rows_of_run(folder) if not is_prediction(row)] == measured
     assert ("report.html" in done.stdout) == (status == 1 and name != "write_report")
     if status == 1:
         out, err = io.StringIO(), io.StringIO()

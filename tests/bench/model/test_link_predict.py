@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.bench.observations import is_prediction, rows_of_run
 from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
@@ -20,7 +21,6 @@ from gatherbench.bench.model.epoch import predict_batches
 from gatherbench.bench.model.predict import (
     KEYS,
     declared_load,
-    is_prediction,
     predict,
     predictions,
     series_of,
@@ -29,7 +29,6 @@ from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.roofline import against_measured, roofline, roofs
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.columns import REASON_KEYS
-from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.views.model import roofline_table
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies import registry
@@ -378,7 +377,7 @@ def test_measured_gpu_epochs_stand_beside_their_predictions(tmp_path, profile):
 
 def test_a_run_keeps_its_predictions(shell_run):
     _, folder = shell_run
-    predicted = [row for row in RunStore(folder).rows() if is_prediction(row)]
+    predicted = [row for row in rows_of_run(folder) if is_prediction(row)]
     assert {row.machine for row in predicted} == {"a100-pcie4"}
     assert load_profile(folder / "profile.toml") == load_profile("a100-pcie4")
     assert [r for r in predicted if (r.stage, r.metric, r.status) == ("epoch", "wall_time", "ok")]

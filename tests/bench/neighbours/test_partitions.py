@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.bench.observations import write_rows
 
 from gatherbench.bench.commands.execute import new_run
 from gatherbench.bench.read.axis import accuracy_over_time
@@ -110,7 +111,7 @@ def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(plan, tmp_
         else:
             end = job.rows.missing(*last, why)
         rows += [*rows_of(read_part(part)), end]
-    prepared.store.write(rows)
+    write_rows(prepared.store, rows)
     run = load_run(prepared.store.folder)
     whole, some = run.workloads
     ended = run.ended.reset_index()

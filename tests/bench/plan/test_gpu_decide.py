@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 import pytest
+from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.plan.plan import largest_scale
 from gatherbench.bench.plan.plan_file import load_plan
@@ -14,7 +15,6 @@ from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.derive import BOUND_SHARE
 from gatherbench.bench.read.points import read_points
 from gatherbench.bench.run.rows import table_of
-from gatherbench.bench.run.store import RunStore
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.registry import get_source
 
@@ -45,7 +45,7 @@ Series: TypeAlias = "pd.Series[float]"
 @pytest.fixture(scope="module")
 def rows() -> pd.DataFrame:
     """What ``gpu-decide`` of 2026-11-26 measured."""
-    table = table_of(RunStore(RESULTS / "20261126-gpu-decide-239f0b").rows())
+    table = table_of(rows_of_run(RESULTS / "20261126-gpu-decide-239f0b"))
     return table[table["value"].notna() & (table["basis"] == "measured")]
 
 

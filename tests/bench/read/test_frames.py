@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.bench.observations import rows_in, rows_of_run, write_rows
 
 import gatherbench
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.read.tables import RunError, no_samples, run_of
+from gatherbench.bench.read.tables import RunError, run_of
 from gatherbench.bench.run.columns import KNOWN, Column
-from gatherbench.bench.run.lines import frames_of, rows_in
+from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore
 
@@ -62,11 +63,11 @@ def test_rows_become_a_line_an_epoch_and_a_line_a_case():
     polled = "NVML [samples={}, period=0.02 s]"
     rows = [
         MAKE.ok("setup", "process_began", "s", 17.5, "time.time"),
-        MAKE.ok("setup", "process_began", "s", 18.5, "time.time; again", 1),
         MAKE.ok("setup", "open_time", "s", 0.5, "clock"),
         MAKE.missing("setup", "numa_node", "1", "driver", "unsupported: one node"),
     ]
     for epoch, seconds in enumerate((3.0, 4.0)):
+        rows += [MAKE.ok("setup", "process_began", "s", 18.5, "time.time", 1)] * epoch
         rows += [
             MAKE.ok("epoch", "wall_time", "s", seconds, "clock", epoch),
             MAKE.ok("epoch", "gpu_power", "W", 7, polled.format(5 + epoch), epoch),
@@ -91,7 +92,6 @@ def test_rows_become_a_line_an_epoch_and_a_line_a_case():
         (-1, "setup_numa_node", "unsupported: one node", None),
         (-1, "gpu_energy_j", "no_device: none", None),  # of both epochs
         (1, "train_loss", "unsupported: no model", None),
-        (1, "setup_process_began_s", None, "time.time; again"),
     ]
     assert frames.columns["gpu_power_w"].source == "NVML [samples=N, period=0.02 s]"
 
@@ -106,6 +106,7 @@ def every_rank() -> list[Row]:
         polled = f"NVML [samples={number}, period=0.02 s]"
         why = f"no_device: {repeat} {rank}"
         rows += [
+            *([make.ok("setup", "process_began", "s", 17.5 + repeat, "time.time")] * (epoch == 0)),
             make.ok("epoch", "wall_time", "s", 1 + number, "clock", epoch),
             make.ok("epoch", "gpu_power", "W", 0, polled, epoch),
             make.missing("epoch", "gpu_energy", "J", "NVML", why, epoch=epoch),
@@ -120,8 +121,6 @@ def every_rank() -> list[Row]:
             seen = f"shapes; {number} of 900"
             rows.append(declared.ok("train", "operations", "1", number + 0.5, seen, epoch))
         if epoch == 0:
-            began = 17.5 + repeat
-            rows.append(make.ok("setup", "process_began", "s", began, "time.time"))
             rows.append(make.ok("setup", "open_time", "s", 0.25 * number, "clock"))
             rows.append(make.ok("eval", "test_accuracy", "1", 0.36, "count"))
             rows.append(declared.ok("fetch", "row", "B", 400, "bytes of a row"))
@@ -143,8 +142,8 @@ def test_each_rank_and_repeat_keeps_its_values_reasons_and_counts(tmp_path):
     assert blocks.drop_duplicates().values.tolist() == [[0, 0], [1, 1]]
     assert sorted(rows_in(frames), key=repr) == sorted(rows, key=repr)
     store = RunStore.create(tmp_path, "box", {"name": "mine", "cases": []}, {})
-    store.write(rows)
-    assert sorted(RunStore(store.folder).rows(), key=repr) == sorted(rows, key=repr)
+    write_rows(store, rows)
+    assert sorted(rows_of_run(store.folder), key=repr) == sorted(rows, key=repr)
 
 
 def test_of_a_case_that_is_no_result_what_was_declared_and_how_it_ended_stays():
@@ -152,7 +151,7 @@ def test_of_a_case_that_is_no_result_what_was_declared_and_how_it_ended_stays():
     rows = every_rank()
     rows.append(MAKE.missing("check", "rows", "1", "compare", "failed: differs", "failed"))
     plan = {"workloads": {}, "cases": [], "measure": {}}
-    made = run_of(Path(), plan, {}, rows, no_samples(), going=False)
+    made = run_of(Path(), plan, {}, frames_of(rows), going=False)
     assert set(zip(made.epochs["basis"], made.epochs["repeat"], strict=True)) == {
         ("measured", 1),
         ("predicted", 0),

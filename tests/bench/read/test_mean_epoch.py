@@ -2,7 +2,7 @@
 
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.tables import of_mean_epoch
-from gatherbench.bench.run.lines import frames_of
+from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.rows import RowMaker
 
 CASE = Case(Workload("tiny"), "aligned_zero_copy", "given", {}, 0)

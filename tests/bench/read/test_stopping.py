@@ -11,7 +11,8 @@ import pytest
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.stopping import StoppingRule, imprecise, so_far, widths
-from gatherbench.bench.read.tables import Run, no_samples, run_of
+from gatherbench.bench.read.tables import Run, run_of
+from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.rows import PROCESS, Key, Row, RowMaker
 from gatherbench.stats.interval import Logs
 
@@ -40,13 +41,13 @@ def series(name: str, *seconds: float, **more: float) -> list[Row]:
 def read(rows: list[Row], measure: Measure | None = None, env: dict[str, Any] | None = None) -> Run:
     text = {"workloads": {WORKLOAD.id: {**asdict(WORKLOAD)}}, "cases": []}
     text |= {"measure": (measure or Measure()).model_dump()}
-    return run_of(Path(), text, env or {}, rows, no_samples(), going=True)
+    return run_of(Path(), text, env or {}, frames_of(rows), going=True)
 
 
 def further(measure: Measure) -> Callable[[list[Row]], Any]:
     """The next case; ``None``: there is none."""
     ask = StoppingRule(FIRST, measure, cores=1)
-    return lambda rows: next(iter(ask(rows)), None)
+    return lambda rows: next(iter(ask(frames_of(rows))), None)
 
 
 STEADY = (1.0, 1.0001) * 3
@@ -117,7 +118,7 @@ def test_how_fast_a_process_is_on_the_whole_makes_no_path_of_it_wide():
     """b takes twice as long as a in each of them."""
     rows = series("a", *WIDER) + series("b", *(2 * seconds for seconds in WIDER))
     assert further(LIMITS)(rows) is not None
-    assert further(LIMITS)(rows + processes("a", 6) + processes("b", 6)) is None
+    assert further(LIMITS)(processes("a", 6) + processes("b", 6) + rows) is None
 
 
 def test_of_paths_that_the_host_bounds_the_shortest_alone_may_be_wanted():
@@ -133,7 +134,7 @@ def test_all_that_take_turns_go_with_a_series_and_take_their_time_together(budge
     rows = series("a", *WIDER) + series("b", *STEADY, 1.0, took=3.0)
     rows += processes("a", 6) + processes("b", 7)
     measure = LIMITS.model_copy(update={"budget_s": budget_s})
-    found = StoppingRule(FIRST, measure, cores=1)(rows)
+    found = StoppingRule(FIRST, measure, cores=1)(frames_of(rows))
     assert [(case.variant, case.repeat) for case in found] == [("a", 7), ("b", 7)] * asks
 
 
@@ -171,10 +172,10 @@ def test_what_failed_or_was_skipped_is_not_asked_for_again():
 
 @pytest.mark.parametrize(("busy", "much"), [(0.0, False), (0.29, False), (0.31, True)])
 def test_one_case_is_judged_by_its_own_rows(busy, much):
-    (found,) = so_far(ended("a", 0, 1.0, busy=busy), LIMITS, 1).ended.to_dict("records")
+    (found,) = so_far(frames_of(ended("a", 0, 1.0, busy=busy)), LIMITS, 1).ended.to_dict("records")
     assert (found["other_cores"], found["noisy"]) == (pytest.approx(busy), much)
     unmetered = [ended("a", 0, 1.0)[of] for of in (0, -1)]
-    assert not so_far(unmetered, LIMITS, 1).ended["noisy"].any()
+    assert not so_far(frames_of(unmetered), LIMITS, 1).ended["noisy"].any()
 
 
 @pytest.mark.parametrize("status", ["failed", "skipped"])
@@ -183,7 +184,7 @@ def test_a_repeat_without_a_measurement_is_no_quiet_one(status):
     make = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather", "a", 2)
     lost = ended("a", 2, 1.0)[:-1] if status == "failed" else []
     lost.append(make.missing("case", "wall_time", "s", "clock", "no", status))
-    found = so_far([*series("a", 1.0, 1.1, busy=1.5), *lost], LIMITS, 1)
+    found = so_far(frames_of([*series("a", 1.0, 1.1, busy=1.5), *lost]), LIMITS, 1)
     assert found.ended["used"].tolist()[:2] == [True, True]
     assert len(found.measured) == 2
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.bench.observations import rows_of_run, write_rows
 
 from gatherbench.bench.read.derive import epoch_times, problems
-from gatherbench.bench.read.tables import load_run, no_samples, run_of
+from gatherbench.bench.read.tables import load_run, run_of
 from gatherbench.bench.run.agreement import judged, right_in, strays_in
-from gatherbench.bench.run.lines import frames_of
+from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.part import CaseId
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.store import RunStore
+from gatherbench.bench.run.store import SAMPLE_COLUMNS, RunStore
 
 NAIVE, PINNED = ("cpu_gather", "naive"), ("cpu_gather", "pinned")
 ALIGNED, OURS, THEIRS = ("aligned_zero_copy", "given"), ("ours", "x"), ("theirs", "x")
@@ -152,19 +153,22 @@ def store(tmp_path: Path) -> RunStore:
     crash = make.missing("case", "wall_time", "s", "clock", "killed by signal 9", "failed")
     declared = RowMaker("run", "c", "box", "host", "w", "tiny", *ALIGNED, 0, "declared")
     aligned = [declared.ok("fetch", "cpu_read", "B", 8, "declared"), *case(ALIGNED, [5.0])]
-    store.write([*case(NAIVE, [4.0]), *aligned, *ours, crash])
+    write_rows(store, [*case(NAIVE, [4.0]), *aligned, *ours, crash])
     return store
 
 
 def ended(store: RunStore) -> int:
     """As a run ends; how many cases have failed by that."""
-    before, rows = store.rows(), judged(store.rows())
-    store.write(rows)
-    return len(rows) - len(before)
+    before = store.frames()
+    after = judged(before)
+    after.write(store.folder)
+    return int(
+        (after.cases["status"] == "failed").sum() - (before.cases["status"] == "failed").sum()
+    )
 
 
 def test_who_strays_fails_and_leaves_no_number_to_be_shown(store):
-    measured = store.rows()
+    measured = rows_of_run(store)
     assert ended(store) == 1, "who crashed has failed already"
     run = load_run(store.folder)
     assert list(epoch_times(run)["strategy"]) == ["cpu_gather"]
@@ -176,13 +180,13 @@ def test_who_strays_fails_and_leaves_no_number_to_be_shown(store):
     assert said["reason"].startswith("failed: it trained on other rows: ")
     # The table keeps all of it but for the end of the case that had ended well.
     ended_well = [r for r in measured if r.strategy == "aligned_zero_copy" and r.stage == "case"]
-    assert set(measured) - set(store.rows()) == set(ended_well)
+    assert set(measured) - set(rows_of_run(store)) == set(ended_well)
     assert ended(store) == 0
 
 
 def test_a_run_that_was_killed_is_read_as_if_it_had_ended(store):
     """It has not been judged, and of a case whose end is not written nothing counts."""
-    store.write([*store.rows(), *case(("all_in_gpu", "default"), [4.0])[:-1]])
+    write_rows(store, [*rows_of_run(store), *case(("all_in_gpu", "default"), [4.0])[:-1]])
     before = (store.folder / "cases.csv").read_bytes()
     run = load_run(store.folder)
     assert list(epoch_times(run)["strategy"]) == ["cpu_gather"]
@@ -192,16 +196,17 @@ def test_a_run_that_was_killed_is_read_as_if_it_had_ended(store):
 
 
 def test_an_interrupted_case_without_an_end_is_left_for_resume(store):
-    store.replace(lambda row: row.stage == "case" and row.strategy != "cpu_gather", [])
-    before = store.rows()
+    rows = rows_of_run(store)
+    write_rows(store, [r for r in rows if r.stage != "case" or r.strategy == "cpu_gather"])
+    before = rows_of_run(store)
     assert ended(store) == 0
-    assert store.rows() == before
+    assert rows_of_run(store) == before
 
 
 def test_samples_of_wrong_cases_are_left_out(store):
     columns = {"workload": "w", "variant": ["naive", "given"], "repeat": 0, "epoch": 0}
     columns |= {"strategy": ["cpu_gather", "aligned_zero_copy"], "stage": "fetch", "batch": 0}
-    samples = pd.DataFrame({**columns, "value_s": [1.0, 2.0]})[list(no_samples())]
+    samples = pd.DataFrame({**columns, "value_s": [1.0, 2.0]})[list(SAMPLE_COLUMNS)]
     ended(store)
-    run = run_of(store.folder, store.plan(), {}, store.rows(), samples, going=False)
+    run = run_of(store.folder, store.plan(), {}, store.frames(), samples=samples)
     assert list(run.samples["value_s"]) == [1.0]

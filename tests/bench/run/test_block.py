@@ -20,9 +20,9 @@ from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import session as session_module
 from gatherbench.bench.run.block import measure_block
 from gatherbench.bench.run.counting import PAYLOAD
+from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.job import Block, Job
 from gatherbench.bench.run.latin_square import apart
-from gatherbench.bench.run.lines import frames_of
 from gatherbench.bench.run.part import PartWriter, SoFar, read_part, rows_of, take_in
 from gatherbench.bench.run.rows import SET, Row
 from gatherbench.bench.run.runner import takes_turns

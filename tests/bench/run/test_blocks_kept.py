@@ -14,9 +14,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.read.derive import epoch_logs
-from gatherbench.bench.read.tables import Run, no_samples, run_of
+from gatherbench.bench.read.tables import Run, run_of
+from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.part import CUT_OFF, PartWriter, counted
 from gatherbench.bench.run.rows import PROCESS, SET, Row, RowMaker
 from gatherbench.bench.run.store import RunStore
@@ -32,7 +34,7 @@ def after(store: RunStore, epochs: int, what: str) -> None:
 
 def epochs(store: RunStore) -> list[tuple[str, int]]:
     """The epochs in the table."""
-    rows = store.rows()
+    rows = rows_of_run(store)
     return [(r.variant, r.epoch) for r in rows if (r.stage, r.metric) == ("epoch", "wall_time")]
 
 
@@ -42,7 +44,7 @@ def begun(store: RunStore) -> list[str]:
 
 
 def ends(store: RunStore) -> dict[str, tuple[float | None, str]]:
-    return {r.variant: (r.value, r.source) for r in store.rows() if r.stage == "case"}
+    return {r.variant: (r.value, r.source) for r in rows_of_run(store) if r.stage == "case"}
 
 
 @contextmanager
@@ -69,12 +71,14 @@ def check_completed(store: RunStore, lost: str) -> None:
     twice = {what for what, times in Counter(begun(store)).items() if times > 1}
     assert twice == {lost}
     assert len(begun(store)) == len(PATHS) * BLOCKS + 1
-    keys = Counter((r.variant, r.epoch, r.stage, r.metric) for r in store.rows())
+    keys = Counter((r.variant, r.epoch, r.stage, r.metric) for r in rows_of_run(store))
     assert set(keys.values()) == {1}, "what each process opened stands once"
     # Two blocks of the first process, and the second one's end.
     assert ends(store) == dict.fromkeys(PATHS, (1.0 + 2.0, "time.perf_counter"))
-    processes = [r.epoch for r in store.rows() if (r.stage, r.metric) == PROCESS[:2]]
-    assert Counter(processes) == {-1: 3, 2: 3}
+    frame = store.frames().epochs
+    assert Counter(zip(frame["block"], frame["epoch"], strict=True)) == {
+        (block // 2, block): 3 for block in range(BLOCKS)
+    }
     samples = store.samples()
     assert len(samples) == 2 * len(PATHS) * BLOCKS
 
@@ -82,6 +86,7 @@ def check_completed(store: RunStore, lost: str) -> None:
 SCRIPT = """
 import sys; from pathlib import Path
 from gatherbench.bench.run.store import RunStore
+from tests.bench.observations import rows_of_run
 sys.path.insert(0, sys.argv[1])
 from fakes import go, repeat
 go(RunStore(Path(sys.argv[2])), repeat()).run()
@@ -123,7 +128,7 @@ def test_what_ends_a_run_within_a_block_costs_that_block_alone(store, ended_by):
             go(store, repeat()).run()
     assert Counter(epochs(store)) == {(path, block): 1 for path in PATHS for block in range(2)}
     assert ends(store) == dict.fromkeys(PATHS, (1.0, CUT_OFF)), "the answer of what there is"
-    compared = [r.value for r in store.rows() if (r.stage, r.metric) == ("check", "rows")]
+    compared = [r.value for r in rows_of_run(store) if (r.stage, r.metric) == ("check", "rows")]
     assert compared == [96.0] * 3
     after(store, 0, "nothing")
     run = go(store, repeat())
@@ -179,7 +184,7 @@ def test_of_a_case_that_was_cut_off_before_a_whole_block_nothing_counts(store):
     with closing(PartWriter(part)) as out:
         out.row(make.ok("setup", "open_time", "s", 0.1, "clock"))
         out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", 0))
-    assert (list(counted(part)), store.so_far(), store.rows()) == ([], {}, [])
+    assert (list(counted(part)), store.so_far(), rows_of_run(store)) == ([], {}, [])
 
 
 def test_of_two_processes_the_last_ones_opening_stands_and_of_that_the_first_row(store):
@@ -207,8 +212,10 @@ MAKE = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather")
 def resumed(variant: str, seconds: list[float], losses: list[float]) -> list[Row]:
     """One repeat: blocks 0 and 1 of a process, 2 and 3 of another."""
     make = replace(MAKE, variant=variant)
-    rows = [make.ok(*PROCESS, 100.0, "clock"), make.ok(*PROCESS, 200.0, "clock", 2)]
+    rows = [make.ok(*PROCESS, 100.0, "clock")]
     for epoch, (time_s, loss) in enumerate(zip(seconds, losses, strict=True)):
+        if epoch == 2:
+            rows.append(make.ok(*PROCESS, 200.0, "clock", epoch))
         rows.append(make.ok("epoch", "wall_time", "s", time_s, "clock", epoch))
         rows.append(make.ok("train", "loss", "1", loss, "mean", epoch))
     return [*rows, make.ok("case", "wall_time", "s", 9.0, "clock")]
@@ -216,7 +223,7 @@ def resumed(variant: str, seconds: list[float], losses: list[float]) -> list[Row
 
 def read(rows: list[Row]) -> Run:
     text = {"workloads": {WORKLOAD.id: asdict(WORKLOAD)}, "cases": [], "measure": {}}
-    return run_of(Path(), text, {}, rows, no_samples(), going=False)
+    return run_of(Path(), text, {}, frames_of(rows), going=False)
 
 
 def test_each_process_of_a_repeat_is_one_number_paired_in_its_own_blocks():

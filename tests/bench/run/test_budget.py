@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.commands import execute as execute_module
 from gatherbench.bench.commands.execute import execute
@@ -106,7 +107,7 @@ def test_the_plan_s_budget_is_time_in_further_cases(store, budget_s, ends, took)
     run._took = {}
     assert (run.run(), run.left) == (0, 0)
     assert Clocked.now == 30 + (30 if budget_s == 35 else took)
-    assert sum(row.stage == "case" for row in store.rows()) == 1 + ends
+    assert sum(row.stage == "case" for row in rows_of_run(store)) == 1 + ends
 
 
 @pytest.mark.usefixtures("timed")
@@ -120,7 +121,7 @@ def test_the_time_that_is_given_is_that_of_the_whole_run_and_cuts_off_the_case_i
 def test_of_paths_that_take_turns_those_that_have_ended_in_time_are_in_the_table(store):
     assert left(store, series(20, 30, 60, 5), 1100, together=True)[0] == 2
     assert Clocked.told == 1100
-    assert [(r.variant, r.value) for r in store.rows() if r.stage == "case"] == [
+    assert [(r.variant, r.value) for r in rows_of_run(store) if r.stage == "case"] == [
         ("20", 20.0),
         ("30", 30.0),
     ]
@@ -142,7 +143,7 @@ def test_alone_no_path_has_a_repeat_before_one_that_did_not_fit(store):
     """Else the quick paths would have more of them than the slow ones."""
     wanted = [replace(one, repeat=repeat) for repeat in range(3) for one in series(60, 10)]
     assert left(store, wanted, 1100)[0] == 4
-    took = [r.value for r in store.rows() if r.stage == "case"]
+    took = [r.value for r in rows_of_run(store) if r.stage == "case"]
     assert took == [60.0, 10.0]
 
 
@@ -152,7 +153,7 @@ def test_where_paths_take_turns_a_repeat_that_fits_is_run_in_place_of_one_that_d
     wanted = [replace(one, repeat=repeat) for repeat in range(3) for one in (large, small)]
     Clocked.preparing_s = 0.0
     assert left(store, wanted, 100, together=True)[0] == 2, "of the large one"
-    took = [r.value for r in store.rows() if r.stage == "case"]
+    took = [r.value for r in rows_of_run(store) if r.stage == "case"]
     assert took == [60.0, 10.0, 10.0, 10.0]
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from tests.bench.observations import rows_in
 from torch import Tensor
 
 from gatherbench.bench.run import check as check_module
@@ -16,6 +17,7 @@ from gatherbench.bench.run import models
 from gatherbench.bench.run.agreement import judged
 from gatherbench.bench.run.check import WrongRowsError
 from gatherbench.bench.run.epoch_minibatches import Epochs
+from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import Row
@@ -381,9 +383,10 @@ def test_wrong_rows_that_no_draw_met_are_betrayed_by_the_losses(make_job, monkey
     for job, fetcher in zip(jobs, fetchers, strict=True):
         end = job.rows.ok("case", "wall_time", "s", 1.0, "time.perf_counter")
         rows += [*measured(job, fetcher, monkeypatch), end]
-    found = judged(rows)
-    assert len(found) == len(rows) + 1
-    assert judged(found) == found, "it has failed once and for all"
+    frames = judged(frames_of(rows))
+    assert judged(frames) is frames, "it has failed once and for all"
+    found = rows_in(frames)
+    assert len(found) == len(rows_in(frames_of(rows))) + 1
     ends = {(r.strategy, r.repeat): r for r in found if r.stage == "case"}
     wrong = ends.pop(("aligned_zero_copy", 0))
     assert (wrong.status, {end.status for end in ends.values()}) == ("failed", {"ok"})

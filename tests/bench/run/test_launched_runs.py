@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.run.launch import Launch, LaunchError
 from gatherbench.bench.run.machines import Group
@@ -91,7 +92,7 @@ def said(process: subprocess.Popen[str]) -> str:
 def the_run(folder: Path) -> tuple[RunStore, list[Row]]:
     (run,) = folder.glob("results/*/*launched*")
     store = RunStore.open(run)
-    return store, store.rows()
+    return store, rows_of_run(store)
 
 
 def check_two_ranks(folder: Path, machine: str = "") -> None:

@@ -10,6 +10,7 @@ from unittest import mock
 
 import psutil
 import pytest
+from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
@@ -56,7 +57,7 @@ def run(
         patch.setattr(engine_module, "ForkServer", lambda *_: mock.Mock(run=looked_at))
         Runner(PreparedRun(store, cases, measure, "cpu", "abc", "box"), worker=WORKER).run()
     assert nothing_is_left(store, server)
-    return store.rows()
+    return rows_of_run(store)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
+from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run.store import TIMELINE_COLUMNS, TIMELINE_FILE, RunStore
@@ -34,7 +35,7 @@ def test_every_case_is_told_what_the_calibration_trusts_and_a_resumed_run_keeps_
     monkeypatch.delenv("TEST_TRUSTED_SOURCE")
     assert run(store) == 0
     assert executions(store) == ["calibration", *(case.id for case in CASES)]
-    rows = store.rows()
+    rows = rows_of_run(store)
     assert [r.source for r in rows if r.metric == "sensors"] == ["counters", "counters"]
     own = [r for r in rows if r.stage == "calibration"]
     assert [r.metric for r in own] == ["pcie_host_to_device_ratio", "wall_time"]
@@ -49,13 +50,13 @@ def test_every_case_is_told_what_the_calibration_trusts_and_a_resumed_run_keeps_
     assert (store.folder / TIMELINE_FILE).read_bytes() == before
     store.sensors_file.write_text("{}{")
     run(store, cases("one", "two", "three"))
-    last = [r.source for r in store.rows() if r.metric == "sensors"][-1]
+    last = [r.source for r in rows_of_run(store) if r.metric == "sensors"][-1]
     assert "left no choice" in last
 
 
 def test_a_calibration_that_dies_costs_the_counters_and_no_case(store):
     assert run(store) == 0
-    rows = store.rows()
+    rows = rows_of_run(store)
     (last,) = [r for r in rows if (r.stage, r.metric) == ("calibration", "wall_time")]
     assert last.status == "failed"
     assert "SIGSEGV" in str(last.reason)
@@ -71,14 +72,14 @@ def test_ctrl_c_during_the_calibration_leaves_a_run_that_resumes(store, monkeypa
     interrupt = once(store.parts, lambda: os.kill(os.getpid(), signal.SIGINT), names="sensors")
     with pytest.raises(KeyboardInterrupt), interrupt:
         run(store)
-    assert store.rows() == []
+    assert rows_of_run(store) == []
     assert not store.sensors_file.exists()
     monkeypatch.setenv("TEST_TRUSTED_SOURCE", "gpm")
     assert run(store) == 0
     assert executions(store).count("calibration") == 2
-    ratios = [r for r in store.rows() if r.metric == "pcie_host_to_device_ratio"]
+    ratios = [r for r in rows_of_run(store) if r.metric == "pcie_host_to_device_ratio"]
     assert len(ratios) == 1, "what the calibration that was cut off had said is not said twice"
-    assert [r.source for r in store.rows() if r.metric == "sensors"] == ["gpm", "gpm"]
+    assert [r.source for r in rows_of_run(store) if r.metric == "sensors"] == ["gpm", "gpm"]
 
 
 def test_a_run_without_a_gpu_has_none(store):

@@ -20,6 +20,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
+from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.commands.execute import execute
 from gatherbench.bench.commands.progress import reporter
@@ -42,7 +43,7 @@ def same_repeat(*variants: str) -> list[Case]:
 
 
 def outcomes(store: RunStore) -> dict[str, tuple[str, str | None]]:
-    return {r.variant: (r.status, r.reason) for r in store.rows() if r.stage == "case"}
+    return {r.variant: (r.status, r.reason) for r in rows_of_run(store) if r.stage == "case"}
 
 
 def executions(store: RunStore) -> Counter[str]:
@@ -72,9 +73,9 @@ def test_every_outcome_becomes_a_row_and_the_plan_goes_on(store, together):
     assert statuses == {"good": "ok", "last": "ok", "skips": "skipped"}
     for name, reason in expected.items():
         assert str(said[name][1] or "").startswith(reason), name
-    epochs = {r.variant: r.value for r in store.rows() if r.stage == "epoch"}
+    epochs = {r.variant: r.value for r in rows_of_run(store) if r.stage == "epoch"}
     assert epochs == dict.fromkeys(expected, 0.5)
-    assert {r.rank for r in store.rows() if r.stage == "case"} == {-1}
+    assert {r.rank for r in rows_of_run(store) if r.stage == "case"} == {-1}
     assert pq.read_table(store.folder / "samples.parquet").num_rows == 2 * len(wanted)
     before = (store.folder / "epochs.csv").read_bytes()
     again = runner(store, wanted, together=together)
@@ -171,7 +172,7 @@ def test_a_preparation_that_failed_is_tried_again_when_the_run_is_resumed(store,
     again = runner(store, wanted)
     assert again.run() == 1, "only what fails on its own"
     assert (again.left, again.unprepared) == (0, 0)
-    ended = [(r.variant, r.status) for r in store.rows() if r.stage == "case"]
+    ended = [(r.variant, r.status) for r in rows_of_run(store) if r.stage == "case"]
     assert ended == [("fine", "ok"), ("good", "ok"), ("crash", "failed")]
     assert set(executions(store).values()) == {1}
     assert pq.read_table(store.folder / "samples.parquet").num_rows == 3 * 2
@@ -181,7 +182,7 @@ def test_a_full_disk_under_the_datasets_stops_the_run_and_it_resumes(store):
     full = cases("good", workload=Workload("full"))
     with pytest.raises(RunStopped, match="no space left to prepare full"):
         runner(store, full).run()
-    assert not store.rows()
+    assert not rows_of_run(store)
     assert runner(store, cases("good")).run() == 0
 
 
@@ -190,7 +191,7 @@ def test_progress_tells_of_every_case(store):
     progress = Progress(
         preparing=lambda w, what, _f: told.append(("prepare", what)),
         starting=lambda _i, _n, c: told.append(("start", c.variant)),
-        ended=lambda _i, _n, _c, rows: told.append(("end", rows[-1].status)),
+        ended=lambda _i, _n, _c, status, _r: told.append(("end", status)),
     )
     runner(store, cases("good", "skips"), progress=progress).run()
     assert told == [
@@ -239,7 +240,7 @@ def test_ctrl_c_keeps_what_had_ended_and_resume_measures_the_rest(store):
     assert outcomes(store) == dict.fromkeys(("good", "slow", "last"), ("ok", None))
     counts = executions(store)
     assert [counts[case.id] for case in wanted] == [1, 2, 1]
-    keys = Counter((r.variant, r.epoch, r.stage, r.metric) for r in store.rows())
+    keys = Counter((r.variant, r.epoch, r.stage, r.metric) for r in rows_of_run(store))
     assert set(keys.values()) == {1}
 
 
@@ -292,6 +293,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from fakes import cases, runner
 from gatherbench.bench.run.store import RunStore
+from tests.bench.observations import rows_of_run
 runner(RunStore.open(Path({folder!r})), cases("good", "good", "held", "good", "hang")).run()
 """
 
@@ -318,13 +320,13 @@ def test_a_killed_runner_takes_its_worker_along_loses_nothing_and_runs_nothing_t
         process.wait()
         assert not psutil.wait_procs(children, timeout=100)[1]
         held.unlink(missing_ok=True)
-        for row in store.rows():
+        for row in rows_of_run(store):
             if row.stage == "case":
                 case_id = wanted[row.repeat].id
                 ended.setdefault(case_id, executions(store)[case_id])
     assert len(ended) == 4
     assert runner(store, wanted, timeout_s=1).run() == 1, "the one that hangs"
-    assert [r.repeat for r in store.rows() if r.stage == "case"] == list(range(5))
+    assert [r.repeat for r in rows_of_run(store) if r.stage == "case"] == list(range(5))
     counts = executions(store)
     assert {case: counts[case] for case in ended} == ended, "a complete case was run again"
     assert sum(counts.values()) == 5 + 2
@@ -342,7 +344,7 @@ def test_a_full_disk_in_the_case_stops_the_run_and_it_resumes(store):
         out.end(MAKE.of(wanted[2]), "ok", None, 4.5)
     roomy = [wanted[0], Case(WORKLOAD, "cpu_gather", "fits", {}, 1), wanted[2]]
     assert runner(store, roomy).run() == 0
-    ends = {r.variant: r.value for r in store.rows() if r.stage == "case"}
+    ends = {r.variant: r.value for r in rows_of_run(store) if r.stage == "case"}
     assert ends == {"good": 0.2, "fits": 0.2, "last": 4.5}
     counts = executions(store)
     assert (counts[wanted[0].id], counts[wanted[2].id]) == (1, 0)
@@ -351,7 +353,7 @@ def test_a_full_disk_in_the_case_stops_the_run_and_it_resumes(store):
 def test_a_full_disk_under_the_tables_stops_the_run_and_it_resumes(store, monkeypatch):
     wanted, full = cases("good", "last"), OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patch:
-        patch.setattr("gatherbench.bench.run.frames.to_csv", mock.Mock(side_effect=full))
+        patch.setattr("gatherbench.bench.run.frames.Frames.write", mock.Mock(side_effect=full))
         with pytest.raises(RunStopped, match="no space left"):
             runner(store, wanted).run()
     assert set(outcomes(store)) == {"good", "last"}, "the parts have them"
@@ -395,7 +397,7 @@ def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store):
     first.engine._look = look
     assert first.run() == 0, "what was not measured has not failed"
     assert first.left == 2, "the hanging case was not waited for"
-    assert {r.variant for r in store.rows()} == {"good"}
+    assert {r.variant for r in rows_of_run(store)} == {"good"}
     assert store.parts.is_dir(), "the parts wait for the run that completes this one"
 
     none = runner(store, wanted, budget_s=0)
@@ -414,4 +416,4 @@ def test_a_preparation_in_flight_when_the_time_is_up_has_not_failed(store):
     endless = runner(store, cases("good", workload=Workload("endless")), budget_s=2)
     assert endless.run() == 0
     assert (endless.left, endless.unprepared) == (1, 0)
-    assert store.rows() == []
+    assert rows_of_run(store) == []

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from rich.console import Console, RenderableType
+from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.read import tables
 from gatherbench.bench.read.standings import table
@@ -187,17 +188,17 @@ def test_an_epoch_that_cannot_be_modelled_says_why_and_where(make_run):
     said = "not modelled for rtx3090-pcie4: cpu_gather (naive) on"
     failed = {NAIVE[:2]: ("failed", "gpu.launch")}
     other = make_run("20261122-b-2", series=[NAIVE], failures=failed, modelled=[NAIVE])
-    old = [r for r in store.rows() if r.basis == "predicted" and r.metric == "wall_time"]
-    store.replace(lambda r: r.basis == "predicted", [unknown(r) for r in old])
+    old = [r for r in rows_of_run(store) if r.basis == "predicted" and r.metric == "wall_time"]
+    store.predict(unknown(r) for r in old)
     text, on = " ".join(all_of(folder).split()), [*load_run(folder).names.values()]
     assert text.count(f"{said} {on[0]}, {on[1]}: unknown: gpu.launch") == 1
     assert text.count(f"{said} {on[2]}: unknown: link.round_trip") == 1
     assert text.count("not modelled for") == 2
     told = RunStore(other)
-    lost = [r for r in told.rows() if r.basis == "predicted" and r.metric == "wall_time"]
+    lost = [r for r in rows_of_run(told) if r.basis == "predicted" and r.metric == "wall_time"]
     why = "unknown: the case did not get so far: gpu.launch"
     lost = [dataclasses.replace(r, value=None, status="skipped", reason=why) for r in lost]
-    told.replace(lambda r: r.basis == "predicted", lost)
+    told.predict(lost)
     assert "not modelled" not in all_of(other), "that it failed was told"
 
 

@@ -20,8 +20,8 @@ def test_a_run_has_a_name_its_workloads_and_samples(make_run):
     assert run.workloads == ["wordnet-sage16x2-b1000-1f2e3d4c"]
 
 
-def drop(name: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).unlink()
+def drop(*names: str) -> Callable[[Path], object]:
+    return lambda folder: [(folder / name).unlink() for name in names]
 
 
 def garble(name: str) -> Callable[[Path], object]:
@@ -72,8 +72,8 @@ def another_schema(folder: Path) -> None:
     [
         (drop("plan.json"), "plan.json"),
         (drop("env.json"), "env.json"),
-        (drop("epochs.csv"), "epochs.csv"),
-        (drop("cases.csv"), "cases.csv"),
+        (drop("epochs.csv", "epochs.parquet"), "epochs.csv"),
+        (drop("cases.csv", "cases.parquet"), "cases.csv"),
         (drop("columns.toml"), "columns.toml"),
         (garble("plan.json"), "plan.json"),
         (garble("epochs.csv"), "not a table"),
