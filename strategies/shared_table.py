@@ -63,7 +63,9 @@ def shared_table(array: Tensor | NDArray[Any]) -> Tensor:
         os.close(made)
     if error:
         size = f"{source.nbytes / 2**30:.2f} GiB"
-        raise MemoryError(f"rank {ranks.first} has no {size} of shared memory: {os.strerror(error)}")
+        raise MemoryError(
+            f"rank {ranks.first} has no {size} of shared memory: {os.strerror(error)}"
+        )
     if table is None or refused:
         rank, code = next(iter(refused.items()))
         raise OSError(

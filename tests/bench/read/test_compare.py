@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from gatherbench.bench.cli import app
 from gatherbench.bench.read.compare import COLUMNS, CompareError, compare_runs, deciding
 from gatherbench.bench.read.derive import epoch_times
-from gatherbench.bench.read.tables import Run, no_samples, run_of
+from gatherbench.bench.read.tables import Run, run_of
+from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.rows import PROCESS, Row, RowMaker
 from gatherbench.bench.show.comparison import (
     NOT_JUDGED,
@@ -99,7 +100,7 @@ def made(
                 rows.append(make.ok("case", "wall_time", "s", 10.0, "clock"))
     plan: dict[str, Any] = {"workloads": dict.fromkeys(workloads, FIELDS), "cases": cases}
     plan["measure"] = {"epochs": 2, "warmup_epochs": 1, "sampling": "live", **measure}
-    return run_of(Path("runs") / name, plan, dict(env), rows, no_samples(), False)
+    return run_of(Path("runs") / name, plan, dict(env), frames_of(rows))
 
 
 @pytest.fixture(scope="module")
