@@ -3,15 +3,11 @@
 import io
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -22,7 +18,6 @@ from typer.testing import CliRunner
 from gatherbench import plugins
 from gatherbench.bench.cli import app
 from gatherbench.bench.meters import registry as meters
-from gatherbench.bench.meters.base import Recorder
 from gatherbench.bench.plan.plan import Plan, PlanError
 from gatherbench.bench.run.rows import table_of
 from gatherbench.bench.show.looks import colour_of
@@ -30,7 +25,6 @@ from gatherbench.datasets import registry as datasets
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.strategies import conformance
 from gatherbench.strategies import registry as strategies
-from gatherbench.strategies.conformance import check_strategy
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 Announce = Callable[..., None]
@@ -480,26 +474,3 @@ def test_what_is_unknown_or_broken_cannot_be_checked(announce):
         code, out, err = check(name)
         assert (code, out) == (2, "")
         assert said in err
-
-
-def example(number: int) -> dict[str, Any]:
-    """What the code in the package's own documentation of the contract defines."""
-    text = plugins.__doc__ or ""
-    blocks = [textwrap.dedent(re.split(r"\n(?=\S)", one)[0]) for one in text.split("::\n\n")[1:]]
-    found: dict[str, Any] = {"__name__": "example"}
-    exec(blocks[number], found)
-    return found
-
-
-def test_the_data_path_of_the_installed_documentation_keeps_the_contract():
-    check_strategy(strategies._checked(example(0)["PlainRows"])(), torch.device("cpu"))
-
-
-def test_the_meter_of_the_installed_documentation_reads():
-    meter = meters._checked(example(1)["Waits"])()
-    with Recorder([meter]) as recorder:
-        time.sleep(0.01)
-    (read,) = recorder.readings
-    assert read.metric == "voluntary_waits"
-    assert read.value is not None
-    assert read.value >= 1

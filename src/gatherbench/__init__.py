@@ -34,25 +34,20 @@ def _keep_compiled_loops() -> None:
         return
     folder = chosen or str(cache_folder("numba"))
     if not private_folder(Path(folder)):
-        folder = _folder_of_this_process()
+        import atexit  # all three are rarely needed, and slow the command line
+        import shutil
+        import tempfile
+
+        folder, owner = tempfile.mkdtemp(prefix="gatherbench-compiled-"), os.getpid()
+
+        def remove() -> None:
+            if os.getpid() == owner:  # not in a forked child
+                shutil.rmtree(folder, ignore_errors=True)
+
+        atexit.register(remove)
     os.environ["NUMBA_CACHE_DIR"] = folder
     if "numba" in sys.modules:  # it has already read its environment
         sys.modules["numba"].config.CACHE_DIR = folder
-
-
-def _folder_of_this_process() -> str:
-    import atexit  # all three are rarely needed, and slow the command line
-    import shutil
-    import tempfile
-
-    folder, owner = tempfile.mkdtemp(prefix="gatherbench-compiled-"), os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == owner:  # not in a forked child
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
-    return folder
 
 
 _keep_compiled_loops()

@@ -10,71 +10,13 @@ opens. Rows equal those of the table, bit for bit, in the order of the ids, for 
 buffer that is reused is a ``RowBuffer``, so that autograd notices. A path that copies rows when it
 opens sets ``live = False``. A tensor that outlives the call is made with explicit device and dtype.
 ``gatherbench check NAME`` runs the conformance suite on it. In ``pyproject.toml``,
-``[project.entry-points."gatherbench.strategies"]`` has a line ``plain_rows = "module:PlainRows"``::
-
-    from dataclasses import dataclass
-    from typing import ClassVar
-
-    import torch
-    from gatherbench.strategies.base import Fetcher, Strategy
-    from gatherbench.strategies.buffers import RowBuffer, TicketRing
-    from gatherbench.strategies.data_path import staged_path
-    from gatherbench.strategies.places import path_skip
-
-    class PlainFetcher(Fetcher):
-        def __init__(self, features, device):
-            super().__init__(features, device)
-            self.table, self.ring = features, TicketRing(1)
-            shape, kind = (self.row_width,), {"dtype": self.dtype, "device": "cpu"}
-            self.buffer = RowBuffer(lambda count: torch.empty((count, *shape), **kind))
-
-        def _submit(self, ids):
-            self.ring.claim()  # the buffer is free, or it raises
-            rows = self.buffer.rows(ids.numel())
-            torch.index_select(self.table, 0, ids, out=rows)
-            return self.ring.issue(lambda: rows)
-
-        def _close(self):
-            self.ring.close()
-
-    @dataclass(frozen=True)
-    class PlainRows(Strategy):
-        name: ClassVar[str] = "plain_rows"
-        summary: ClassVar[str] = "torch's index_select, on the host alone"
-
-        def skip(self, device, table_bytes=0):
-            return path_skip(device if device.type == "cpu" else torch.device("meta"))
-
-        def data_path(self, ids, row_bytes):
-            return staged_path(ids, row_bytes)
-
-        def _open(self, features, device, knowledge):
-            return PlainFetcher(features, device)
+``[project.entry-points."gatherbench.strategies"]`` has a line ``plain_rows = "module:PlainRows"``;
+``examples/own_data_path`` is a whole package.
 
 **A meter** is a :class:`gatherbench.bench.meters.base.Meter` and is built without arguments. Its
 window encloses those of all built-in meters; a missing number has a ``Reason``, never a made-up 0.
 It declares its metrics and their units, in names that no other meter has. Its group is
-``gatherbench.meters``::
-
-    import resource
-
-    from gatherbench.bench.meters.base import Meter
-
-    class Waits(Meter):
-        name = "waits"
-        summary = "how often the process gave its core away to wait (ru_nvcsw of getrusage(2))"
-        lost = "whether an epoch waits for a disk or a lock"
-        trust = "the kernel's own count, read at both ends of the window"
-        units = {"voluntary_waits": "1"}
-
-        def begin(self):
-            self.began = self.count()
-
-        def end(self):
-            return {"voluntary_waits": self.count() - self.began}
-
-        def count(self):
-            return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+``gatherbench.meters``; ``gatherbench check meter NAME`` tries it.
 """
 
 from __future__ import annotations
