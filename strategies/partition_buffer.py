@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
@@ -45,8 +44,7 @@ READ_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class PartitionBuffer(Strategy):
-    """With ``ahead`` one minibatch is fetched ahead, and the partitions of the next state are read
-    during training, into room beside the buffer."""
+    """With ``ahead`` one minibatch is fetched ahead, and with it what is new in its state."""
 
     name: ClassVar[str] = "partition_buffer"
     summary: ClassVar[str] = "partitions of a table on disk pass through a buffer in host memory"
@@ -64,7 +62,7 @@ class PartitionBuffer(Strategy):
         if parts is None or of.knowledge.file is None:
             yield from super().data_paths(of)
             return
-        walk = Walk(parts, planned_file(of), ahead=self.ahead == "1")
+        walk = Walk(parts, planned_file(of))
         for ids in of.batches:
             before = walk.counts()
             list(walk.steps(parts.of(ids.numpy(), of.num_rows)))
@@ -79,7 +77,7 @@ class PartitionBuffer(Strategy):
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         assert knowledge.partitions is not None
         assert knowledge.file is not None
-        path = BufferPath(features, knowledge.file, knowledge.partitions, ahead=self.ahead == "1")
+        path = BufferPath(features, knowledge.file, knowledge.partitions)
         return open_staged(path, features, device, self.lookahead)
 
 
@@ -91,26 +89,21 @@ class Load(NamedTuple):
 
 
 class Step(NamedTuple):
-    """``loads``, then rows of the partitions ``served`` are gathered; ``ahead`` may wait for it."""
+    """``loads``, then rows of the partitions ``served`` are gathered."""
 
     loads: list[Load]
     served: frozenset[int] = frozenset()
-    ahead: Sequence[Load] = ()
 
 
 class Walk:
     """What the minibatches of an epoch bring into the buffer, and what that takes.
 
-    It reads nothing: declaring and fetching take the same steps. With ``ahead`` the partitions of
-    the next state are read into places beside the buffer.
+    It reads nothing: declaring and fetching take the same steps.
     """
 
-    def __init__(self, partitions: Partitions, file: TableFile, *, ahead: bool) -> None:
-        self._held, self._ahead, self._offset = partitions.held, ahead, file.offset
+    def __init__(self, partitions: Partitions, file: TableFile) -> None:
+        self._held = partitions.held
         self._states = [frozenset(state) for state in partitions.states()]
-        more = max((len(new - old) for old, new in pairwise(self._states)), default=0)
-        #: How many partitions find room.
-        self.places = partitions.held + (more if ahead else 0)
         #: Bytes of the file, from and to, of each partition.
         self.extents = [
             (file.offset + int(begin) * file.row_bytes, file.offset + int(end) * file.row_bytes)
@@ -128,7 +121,7 @@ class Walk:
         """Empty the buffer, before the first state."""
         #: Place of each partition that is there.
         self.where: dict[int, int] = {}
-        self._free = list(range(self.places))
+        self._free = list(range(self._held))
         self._state, self._astray, self._loaded = -1, False, 0
 
     def counts(self) -> dict[str, int]:
@@ -157,8 +150,7 @@ class Walk:
             loads = self._enter(state)
             if state < goal:
                 yield Step(loads)
-        following = self._states[goal + 1 : goal + 2] if self._ahead else []
-        yield Step(loads, wanted, [load for parts in following for load in self._bring(parts)])
+        yield Step(loads, wanted)
 
     def _enter(self, state: int) -> list[Load]:
         if state == self._state and not self._astray:
@@ -180,9 +172,6 @@ class Walk:
         """Have these in the buffer and no others."""
         for part in self.where.keys() - parts:
             self._free.append(self.where.pop(part))
-        return self._bring(parts)
-
-    def _bring(self, parts: frozenset[int]) -> list[Load]:
         loads = [Load(part, self._free.pop()) for part in sorted(parts - self.where.keys())]
         for part, place in loads:
             self.where[part] = place
@@ -195,8 +184,7 @@ class Walk:
 
 
 class BufferPath(HostPath):
-    """Brings partitions into the buffer, of which a thread reads those ``ahead``, and rows out of
-    it.
+    """Brings partitions into the buffer, and rows out of it.
 
     Raises:
         ValueError: more partitions than rows.
@@ -205,25 +193,20 @@ class BufferPath(HostPath):
 
     live = False
 
-    def __init__(
-        self, features: Tensor, file: TableFile, partitions: Partitions, *, ahead: bool
-    ) -> None:
-        self._walk = Walk(partitions, file, ahead=ahead)
+    def __init__(self, features: Tensor, file: TableFile, partitions: Partitions) -> None:
+        self._walk = Walk(partitions, file)
         super().__init__(features)
         self._file, self._partitions = file, partitions
         self._bounds = partitions.bounds(file.num_rows)
         self._most = int(np.diff(self._bounds).max())
         width = int(features.shape[1])
-        self._buffer = empty_table((self._walk.places * self._most, width), features.dtype)
+        self._buffer = empty_table((partitions.held * self._most, width), features.dtype)
         self._bytes = self._buffer.view(torch.uint8).numpy().reshape(-1)
         # Direct reads want aligned memory: what is as long as a huge page begins at one.
         self._read = empty_table((max(READ_BYTES, HUGE_PAGE), 1), torch.uint8).numpy()[:, 0]
         self._fd = open_direct(file.path)
         self._latencies = np.zeros(LATENCY_BINS, np.int64)
-        self._thread = ThreadPoolExecutor(1, "gatherbench-partitions") if ahead else None
-        self._coming: dict[int, Future[None]] = {}
-        text = "places for partitions, those that are read ahead among them"
-        self.setup = [SetupStep("buffer", "B", self._bytes.size, text)]
+        self.setup = [SetupStep("buffer", "B", self._bytes.size, "places for partitions")]
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
         array = ids.numpy()
@@ -238,11 +221,8 @@ class BufferPath(HostPath):
     def _take(
         self, step: Step, ids: NDArray[np.int64], parts: NDArray[np.int64], out: Tensor
     ) -> None:
-        if step.loads:  # into places, maybe, that others are still read into
-            self._wait(self._coming.keys())
         for load in step.loads:
             self._load(load)
-        self._wait(step.served)
         if step.served:
             shift = np.zeros(self._partitions.count, np.int64)
             for part in step.served:
@@ -250,13 +230,6 @@ class BufferPath(HostPath):
             served = np.flatnonzero(np.isin(parts, list(step.served)))
             rows = torch.from_numpy(ids[served] + shift[parts[served]])
             self.cpu.gather(self._buffer, rows, out, torch.from_numpy(served))
-        if self._thread is not None:
-            for load in step.ahead:
-                self._coming[load.part] = self._thread.submit(self._load, load)
-
-    def _wait(self, parts: Iterable[int]) -> None:
-        for part in [part for part in parts if part in self._coming]:
-            self._coming.pop(part).result()
 
     def _load(self, load: Load) -> None:
         """Read a partition, one request after the other."""
@@ -277,9 +250,6 @@ class BufferPath(HostPath):
             self._bytes[start + low : start + high] = self._read[low - at : high - at]
 
     def begin_epoch(self) -> None:
-        for future in self._coming.values():
-            future.exception()  # waits; what is dropped may have failed
-        self._coming.clear()
         self._walk.begin_epoch()
 
     def residency(self) -> tuple[Residency, ...]:
@@ -292,7 +262,5 @@ class BufferPath(HostPath):
         return self._latencies.copy()
 
     def close(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(wait=True, cancel_futures=True)
         os.close(self._fd)
         super().close()

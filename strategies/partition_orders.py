@@ -15,8 +15,6 @@ draw the minibatches, and the data path to bring the rows.
 - ``sequential``: ``c`` after ``c``, in the table's order: ⌈p/c⌉ states, all of them replaced at
   once. Every partition is there, hardly any two meet. The paper's order of this name wants a table
   that begins with all training nodes, and has one state an epoch; our tables are not sorted so.
-- ``dispersed``: ``p - c`` single swaps, each in place of the partition that came first, in random
-  order.
 
 What is random depends on the seed alone, and is the same in every epoch.
 """
@@ -105,11 +103,6 @@ def _sequential(parts: Partitions) -> Iterator[State]:
         yield tuple(range(begin, begin + parts.held))
 
 
-def _dispersed(parts: Partitions) -> Iterator[State]:
-    order = parts.shuffled()
-    return (tuple(order[k : k + parts.held]) for k in range(parts.count - parts.held + 1))
-
-
 def beta(parts: list[int], held: int) -> Iterator[State]:
     """BETA's states over ``parts``, of which the buffer holds ``held``, at least 2 if not all."""
     buffer, waiting = parts[:held], parts[held:]
@@ -130,5 +123,4 @@ ORDERS: dict[str, Callable[[Partitions], Iterator[State]]] = {
     "beta": _beta,
     "comet": _comet,
     "sequential": _sequential,
-    "dispersed": _dispersed,
 }

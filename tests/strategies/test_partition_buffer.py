@@ -1,8 +1,6 @@
 """The buffer of partitions: rows bit for bit, and every read and swap as it was told in advance."""
 
 import os
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +58,6 @@ def batches_of(parts: Partitions, rows: int, of_state: int = 40) -> list[torch.T
         (16, 4, "beta", 42),
         (16, 4, "comet", 54),
         (16, 4, "sequential", 12),
-        (16, 4, "dispersed", 12),
         (5, 2, "sequential", 3),  # the last state has one that was there
         (5, 4, "beta", 2),  # the one that left comes back at once
         (4, 4, "beta", 0),
@@ -127,49 +124,6 @@ def test_reads_by_hand(opened):
         assert after(*range(8)) == (5, 8 * 8192, 8, 4), "of no one state: 2 and 3 out of turn"
         assert after(1) == (5, 10 * 8192, 10, 6), "and 0 and 1 again"
     assert {step.metric: step.value for step in fetcher.setup}["buffer"] == 4 * 4096
-
-
-def test_what_is_read_ahead_is_in_memory_when_it_is_asked_for(opened):
-    table = random_table(8, 1024, torch.float32)
-    fetcher, _ = opened(table, Partitions(4, 2, "sequential"), "1", header=4096)
-    with fetcher:
-        fetcher.submit(torch.tensor([0, 1, 2])).result()
-        assert fetcher.counts() == {
-            "rows_in_memory": 0,
-            "disk_read": 4 * 8192,
-            "disk_requests": 4,
-            "swaps": 2,
-        }
-        ids = torch.tensor([7, 4])
-        assert same_bytes(fetcher.submit(ids).result(), table[ids]) is None
-        assert fetcher.counts()["rows_in_memory"] == 2
-        assert fetcher.counts()["disk_read"] == 4 * 8192
-    # Room for what comes next lies beside the buffer.
-    assert {step.metric: step.value for step in fetcher.setup}["buffer"] == 8 * 4096
-
-
-def test_partitions_are_read_one_at_a_time(opened, monkeypatch):
-    """By whichever thread: they pass one buffer, and one may be on its way to a place that is free
-    by now."""
-    plain, reading, together = BufferPath._load, threading.Lock(), list[bool]()
-
-    def load(self: BufferPath, load: partition_buffer.Load) -> None:
-        together.append(not reading.acquire(blocking=False))
-        time.sleep(0.01)
-        plain(self, load)
-        if not together[-1]:
-            reading.release()
-
-    monkeypatch.setattr(BufferPath, "_load", load)
-    parts = Partitions(8, 4, "dispersed")
-    first, *_, last = batches_of(parts, 160)
-    fetcher, _ = opened(random_table(160, 3, torch.float32), parts, "1")
-    with fetcher:
-        for _ in range(2):  # what was read ahead for the first is dropped
-            fetcher.begin_epoch()
-            fetcher.submit(first).result()
-        fetcher.submit(last).result()
-    assert together == [False] * (5 + 8)
 
 
 def test_partitions_longer_than_a_read(opened, monkeypatch):
