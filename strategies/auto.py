@@ -10,14 +10,13 @@ At most two paths are open at a time, and each holds at most one table's worth o
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -53,14 +52,11 @@ CLOCK = "from one fetch's submit to the next, training included; turns in shuffl
 
 @dataclass(frozen=True)
 class Auto(Strategy):
-    """``search`` is ``fresh``, its only value: each training searches anew in its first
-    minibatches."""
+    """Each training searches anew in its first minibatches."""
 
     name: ClassVar[str] = "auto"
     summary: ClassVar[str] = "whichever exact path the training itself shows to be the fastest"
     role = "choice"
-
-    search: Literal["fresh"] = "fresh"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
@@ -335,22 +331,13 @@ class AutoFetcher(Fetcher):
         """End the search, and report it in ``setup``."""
         self._race = None
         self._release()
-        met = sorted(found.met.items(), key=lambda item: -item[1].interval.repeats)
-        kept, extra_s = path_words(found.kept), race.lasted_s - race.rows * found.row_s
-        text = f"kept {kept}"
-        if met:
-            over, judged = met[0]
-            low, high = judged.interval.low, judged.interval.high
-            ends = f"{low:.2f}–{high:.2f}" if math.isfinite(high) else "met once"
-            verdict = {"SAME": ", a tie", "AMBIGUOUS": ", not decided"}.get(judged.word, "")
-            text += f", {judged.interval.value:.2f}× ({ends}) over {path_words(over)}{verdict}"
-        lasted = f"the search took {race.minibatches} minibatches, {extra_s:.3g} s longer than they"
+        extra_s = race.lasted_s - race.rows * found.row_s
         self.setup += [
-            SetupStep(f"kept {kept}", "1", 1.0, f"{CLOCK}; {text}; {lasted} take with it"),
+            SetupStep(f"kept {path_words(found.kept)}", "1", 1.0, CLOCK),
             SetupStep("search_minibatches", "1", race.minibatches, CLOCK),
             SetupStep("search_time", "s", time.perf_counter() - race.began, CLOCK),
             SetupStep("search_extra_time", "s", extra_s, CLOCK),
         ]
-        for path, judged in met:
+        for path, judged in found.met.items():
             metric = f"over_kept {path_words(path)}"
             self.setup.append(SetupStep(metric, "1", judged.interval.value, judged.reason))

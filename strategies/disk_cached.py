@@ -42,6 +42,8 @@ from gatherbench.strategies.scores import NEEDS, Placed, placed
 
 #: Policies that learn while they fetch.
 LEARNING = get_args(RowPolicy)
+#: Minibatches that are announced to ``belady``.
+SUPERBATCH = 100
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class DiskCached(Strategy):
     """``policy`` sets which rows are kept, ``share`` how many, ``ahead`` how far to prefetch.
 
     Rows are kept by a score, as in ``cached_zero_copy``, by use (``lru``, ``s3-fifo``), or by
-    future use: for ``belady`` a ``superbatch`` of minibatches is announced, as any training can do
+    future use: for ``belady`` :data:`SUPERBATCH` minibatches are announced, as any training can do
     that draws its minibatches early. ``start`` sets whether a learning cache keeps its rows from
     epoch to epoch (``warm``).
     """
@@ -64,15 +66,12 @@ class DiskCached(Strategy):
     share: Literal["10%", "1%", "5%", "20%", "50%"] = "10%"
     start: Literal["warm", "cold"] = "warm"
     ahead: Literal["1", "0"] = "1"
-    superbatch: Literal["100", "10", "1000"] = "100"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         if (reason := path_skip(device)) is not None:
             return reason
         if self.start == "cold" and self.policy not in LEARNING:
             return unsupported(f"start = cold: {self.policy} learns nothing that it could forget")
-        if self.superbatch != type(self).superbatch and self.policy != "belady":
-            return unsupported(f"superbatch = {self.superbatch}: {self.policy} hears of none")
         return no_room(torch.device("cpu"), self._part(table_bytes), "the part that is kept")
 
     @property
@@ -110,7 +109,7 @@ class DiskCached(Strategy):
         count = self._part(num_rows)
         if self.policy not in LEARNING:
             return placed(self.policy, count, num_rows, knowledge)
-        ahead = int(self.superbatch) if self.policy == "belady" else 0
+        ahead = SUPERBATCH if self.policy == "belady" else 0
         return RowCache(cast("RowPolicy", self.policy), count, num_rows, ahead)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:

@@ -31,7 +31,6 @@ _ALIKE = {
     "engine": {"threads"},
     "merge": {"no"},
     "depth": {"32", "8"},
-    "superbatch": {"10", "1000"},
     "provider": {"mps"},
 }
 

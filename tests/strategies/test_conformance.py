@@ -20,7 +20,7 @@ def test_contract(strategy):
 #: Words that mean something beside no default.
 TOGETHER = [
     DiskCached(policy="lru", start="cold"),
-    DiskCached(policy="belady", share="50%", start="cold", superbatch="10"),
+    DiskCached(policy="belady", share="50%", start="cold"),
 ]
 
 
