@@ -24,8 +24,9 @@ from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import device_rows
 from gatherbench.strategies.cuda_kernel_fetcher import IdBuffer, KernelFetcher
 from gatherbench.strategies.mps_daemon import SHARE_VARIABLE
-from gatherbench.strategies.mps_process import MAX_IDS, Producer, Start, map_bytes, shared_file
+from gatherbench.strategies.mps_process import MAX_IDS, Producer, Start
 from gatherbench.strategies.places import with_index
+from gatherbench.strategies.shared_table import map_table, shared_file
 
 _PLACES = 2
 
@@ -56,15 +57,15 @@ class MpsFetcher(Fetcher):
         self._ring = TicketRing(_PLACES)
         self._waiting = [False] * _PLACES
         begin = time.perf_counter()
-        room = _PLACES * MAX_IDS * 8
-        with shared_file(features.nbytes) as table, shared_file(room) as ids:
-            copy = map_bytes(table.fileno(), features.nbytes)
-            copy[: features.nbytes].copy_(features.view(-1).view(torch.uint8))
-            del copy
+        with (
+            shared_file(features.nbytes) as table,
+            shared_file(_PLACES * MAX_IDS * 8) as ids,
+        ):
+            map_table(table.fileno(), features.shape, features.dtype).copy_(features)
             shared = time.perf_counter()
             files, shape = (table.fileno(), ids.fileno()), (self.num_rows, self.row_width)
             start = Start(producer_side, *files, shape, self.dtype, _PLACES, arguments)
-            self._ids = map_bytes(ids.fileno(), room).view(_PLACES, -1)
+            self._ids = map_table(ids.fileno(), (_PLACES, MAX_IDS * 8), torch.uint8)
             self._producer = Producer(start, environment)
         clock, started = "time.perf_counter", time.perf_counter() - shared
         self.setup = [

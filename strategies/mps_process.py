@@ -15,8 +15,6 @@ what the two share on a device; this module does not use CUDA.
 from __future__ import annotations
 
 import importlib
-import mmap
-import os
 import signal
 import socket
 import subprocess
@@ -25,12 +23,12 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from gatherbench.outside import words_of
+from gatherbench.strategies.shared_table import map_table
 
 #: The most ids of one fetch. The room for them is a file with holes: the used part takes memory.
 MAX_IDS = 1 << 26
@@ -54,18 +52,6 @@ class Start:
     dtype: torch.dtype
     places: int
     arguments: dict[str, Any]
-
-
-def shared_file(size: int) -> BinaryIO:
-    """Make an anonymous file of ``size`` zero bytes (at least 1), for both processes to map."""
-    file = os.fdopen(os.memfd_create("gatherbench", os.MFD_CLOEXEC), "w+b", buffering=0)
-    file.truncate(max(1, size))
-    return file
-
-
-def map_bytes(file: int, size: int) -> Tensor:
-    """Map ``size`` bytes (at least 1) of an open file; the uint8 tensor keeps the map alive."""
-    return torch.frombuffer(mmap.mmap(file, max(1, size)), dtype=torch.uint8)
 
 
 class Producer:
@@ -145,10 +131,8 @@ def serve(connection: Connection) -> None:
     side: Any = None
     try:
         start: Start = connection.recv()
-        rows, width = start.shape
-        size = rows * width * start.dtype.itemsize
-        table = map_bytes(start.table, size)[:size].view(start.dtype).view(rows, width)
-        room = map_bytes(start.ids, start.places * MAX_IDS * 8).view(start.places, -1)
+        table = map_table(start.table, start.shape, start.dtype)
+        room = map_table(start.ids, (start.places, MAX_IDS * 8), torch.uint8)
         module, name = start.side.split(":")
         side = getattr(importlib.import_module(module), name)(table, **start.arguments)
         connection.send(("ready", side.steps))

@@ -12,10 +12,12 @@ many containers.
 from __future__ import annotations
 
 import errno
+import math
 import mmap
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -45,22 +47,24 @@ def shared_table(array: Tensor | NDArray[Any]) -> Tensor:
             f"expected a table [N, D] in host memory, got {list(source.shape)} on {source.device}"
         )
     ranks = current_ranks()
-    made, error = -1, 0
+    made, error = None, 0
     if ranks.rank == ranks.first:
         try:
             made = _filled(source)
         except OSError as failed:
             error = failed.errno or -1
-    pid, opened, error = _of_all([os.getpid(), made, error])[ranks.first]
+    own = -1 if made is None else made.fileno()
+    pid, opened, error = _of_all([os.getpid(), own, error])[ranks.first]
     table, lost = None, 0
     if not error:
         try:
-            table = _mapped(f"/proc/{pid}/fd/{opened}", source)
+            with Path(f"/proc/{pid}/fd/{opened}").open("r+b", buffering=0) as file:
+                table = map_table(file.fileno(), source.shape, source.dtype)
         except OSError as failed:
             lost = failed.errno or -1
     refused = {rank: code for rank, (code,) in enumerate(_of_all([lost])) if code}
-    if made >= 0:
-        os.close(made)
+    if made is not None:
+        made.close()
     if error:
         size = f"{source.nbytes / 2**30:.2f} GiB"
         raise MemoryError(
@@ -76,34 +80,36 @@ def shared_table(array: Tensor | NDArray[Any]) -> Tensor:
     return table
 
 
-def _filled(source: Tensor) -> int:
-    """Make a file in memory with the bytes of a table; return its descriptor.
+def _filled(source: Tensor) -> BinaryIO:
+    """Make a file in memory with the bytes of a table.
 
     Raises:
         OSError: there is no room. Without that check the kernel would kill some process.
     """
     if source.nbytes > available_bytes():
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-    made = os.memfd_create("gatherbench-table")
+    made = shared_file(source.nbytes)
     try:
-        os.posix_fallocate(made, 0, max(1, source.nbytes))
-        _view(made, source).copy_(source)
+        os.posix_fallocate(made.fileno(), 0, max(1, source.nbytes))
+        map_table(made.fileno(), source.shape, source.dtype).copy_(source)
     except BaseException:
-        os.close(made)
+        made.close()
         raise
     return made
 
 
-def _mapped(path: str, like: Tensor) -> Tensor:
-    with Path(path).open("r+b", buffering=0) as file:
-        return _view(file.fileno(), like)
+def shared_file(size: int) -> BinaryIO:
+    """Make an anonymous file of ``size`` zero bytes (at least 1), for several processes to map."""
+    file = os.fdopen(os.memfd_create("gatherbench-table", os.MFD_CLOEXEC), "w+b", buffering=0)
+    file.truncate(max(1, size))
+    return file
 
 
-def _view(opened: int, like: Tensor) -> Tensor:
-    """Map the file as a table like ``like``; the tensor keeps the map alive."""
-    memory = mmap.mmap(opened, max(1, like.nbytes))
-    flat = torch.frombuffer(memory, dtype=torch.uint8)[: like.nbytes]
-    return flat.view(like.dtype).view(like.shape)
+def map_table(file: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Map an open file as a table of ``shape``; the tensor keeps the map alive."""
+    size = math.prod(shape) * dtype.itemsize
+    flat = torch.frombuffer(mmap.mmap(file, max(1, size)), dtype=torch.uint8)[:size]
+    return flat.view(dtype).view(tuple(shape))
 
 
 def _of_all(numbers: list[int]) -> list[list[int]]:

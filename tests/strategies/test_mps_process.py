@@ -23,13 +23,8 @@ from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.mps import MpsFetcher
-from gatherbench.strategies.mps_process import (
-    Producer,
-    ProducerError,
-    Start,
-    map_bytes,
-    shared_file,
-)
+from gatherbench.strategies.mps_process import Producer, ProducerError, Start
+from gatherbench.strategies.shared_table import map_table, shared_file
 
 HOST = torch.device("cpu")
 PATHS = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
@@ -146,7 +141,7 @@ def test_no_producer_outlives_a_killed_user(tmp_path):
 
 def test_shared_memory_has_no_name_and_no_size_but_what_is_used():
     with shared_file(1 << 34) as room:  # 16 GiB of holes
-        map_bytes(room.fileno(), 1 << 34)[-1] = 7
+        map_table(room.fileno(), (1 << 34,), torch.uint8)[-1] = 7
         assert os.fstat(room.fileno()).st_blocks * 512 < 1 << 20
 
 

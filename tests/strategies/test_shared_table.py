@@ -56,7 +56,7 @@ def test_all_ranks_hear_that_there_is_no_room_or_that_one_may_not_look(tmp_path,
             def refuse(*_: object) -> None:
                 raise PermissionError(errno.EACCES, "no")
 
-            monkeypatch.setattr(module, "_mapped", refuse)
+            monkeypatch.setattr(module, "map_table", refuse)
         with pytest.raises(OSError, match=r"rank 1 may not open .*: start both as one user"):
             gatherbench.shared_table(TABLE)
         return str(none.value)
