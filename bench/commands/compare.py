@@ -48,6 +48,5 @@ def compare(
     if as_json:
         typer.echo(comparison_json(table, *runs, metrics, strict=strict))
     else:
-        out = console()
-        out.print(render_comparison(table, *runs, metrics, out.width, strict=strict))
+        console().print(render_comparison(table, *runs, metrics, strict=strict))
     raise typer.Exit(exit_status(table, metrics, strict=strict))

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import numpy as np
 
 from gatherbench.bench.meters.load import Waiting
-from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.derive import epoch_intervals, problems
 from gatherbench.bench.read.noise import mostly_noisy, noise, noisy_series
 from gatherbench.bench.read.standings import Standing, standings
@@ -51,6 +50,11 @@ _GIVEN = {
 _ONE_PATH = "the plan has one path, and paths are what is ranked; the table compares workloads"
 _AGAIN = "measure again, several repeats on an idle machine"
 _MORE = "more repeats (repeats and budget_s in the plan’s TOML) on an idle machine"
+#: What makes the host issue less work per row.
+_UNBIND = (
+    "in the plan’s TOML, more rows a minibatch (batch_size, fanouts), a wider model (hidden) or, for"
+    " GraphSAGE on one GPU, `step = \"captured\"` under `[measure]`"
+)
 _LARGER = "in the plan’s TOML, fetch more (fanouts, batch_size, wider rows) or train less (hidden)"
 
 
@@ -89,11 +93,13 @@ class Answer:
 
     def fields(self) -> dict[str, Any]:
         """Return the fields for programs; unknown values are ``None``."""
-        *ratios, limit = (
-            [None if math.isnan(end) else end for end in ends] if ends else None
-            for ends in (*self.ratios, self.limit)
-        )
-        return {**asdict(self), "ratios": ratios, "over": self.over or None, "limit": limit}
+        ends = [_known(ratio) for ratio in self.ratios]
+        limit = _known(self.limit) if self.limit else None
+        return {**asdict(self), "ratios": ends, "over": self.over or None, "limit": limit}
+
+
+def _known(ends: Sequence[float]) -> list[float | None]:
+    return [None if math.isnan(end) else end for end in ends]
 
 
 def answers(run: Run) -> list[Answer]:
@@ -124,41 +130,33 @@ def _answer(run: Run, standing: Standing) -> Answer:
         none = f"{noise(run)}, so no ratio decides"
     elif len(standing.ranked) < 2:
         none = _ONE_PATH if has_one_path(run) else "there are no two paths with a quiet repeat"
-    elif all(found.repeats < 2 for found in map(standing.speedup, standing.ranked)):
+    elif all(standing.speedup(key).repeats < 2 for key in standing.ranked):
         none = "one repeat does not tell how much processes differ"
     if none:
         again = "" if none == _ONE_PATH else _AGAIN
         return Answer(name, "none", text=f"No verdict: {none}.", change=again)
-    best, words = standing.best, standing.words
-    tied = [
-        key
-        for key in standing.ranked
-        if key == standing.leader or words[key, standing.leader] != "SLOW"
-    ]
+    best, leader, words = standing.best, standing.leader, standing.words
+    tied = [key for key in standing.ranked if key == leader or words[key, leader] != "SLOW"]
     base = best or next((key for key in standing.ranked if key not in tied), None)
     if tied == [base]:
-        base = next(key for key in standing.ranked if key != standing.leader)
+        base = next(key for key in standing.ranked if key != leader)
     paths = [key for key in tied if key != base]
     verdict: Verdict = "fastest" if len(tied) == 1 else "tie"
     if verdict == "tie" and best and standing.rank(best)[0] == 1:
         verdict, paths = "no difference", [key for key in standing.ranked if key != best][:1]
-    elif any(
-        words[key, standing.leader] == "HOST-BOUND" for key in paths if key != standing.leader
-    ):
+    elif any(words[key, leader] == "HOST-BOUND" for key in paths if key != leader):
         verdict = "host-bound"
-    ratios = [standing.speedup(key, base) for key in paths] if base else []
-    over = (
-        f"{_name(base)}, {'the CPU’s best gather' if base == best else 'the next'}" if base else ""
-    )
-    text, limit, small = _sentence(verdict, paths, ratios, over), None, False
+    ratios, over, limit, change = list[Interval](), "", None, _UNBIND
+    if base:
+        ratios = [standing.speedup(key, base) for key in paths]
+        over = f"{_name(base)}, {'the CPU’s best gather' if base == best else 'the next'}"
+    text = _sentence(verdict, paths, ratios, over)
     if standing.limit and base:
         limit = standing.speedup(standing.limit, base)
-        small = 1 - 1 / limit.high < SMALL_SHARE
-        share = "no measurable part" if small else "an unknown part"
-        share = quantity(1 - 1 / limit.value, "share") if limit.low > 1 else share
-        text += f" Limit, no fetch at all: {with_ends(*limit.ends)}, so fetching is {share} of an"
-        text += f" epoch with {_name(base)}."
-    change = {"no difference": _LARGER if small else _MORE, "host-bound": _unbind(run)}
+        text += f" Limit, no fetch at all: {with_ends(*limit.ends)}, so fetching is"
+        text += f" {_fetching(limit)} of an epoch with {_name(base)}."
+    if verdict == "no difference":
+        change = _LARGER if limit and 1 - 1 / limit.high < SMALL_SHARE else _MORE
     return Answer(
         name,
         verdict,
@@ -168,8 +166,16 @@ def _answer(run: Run, standing: Standing) -> Answer:
         limit.ends if limit else None,
         text,
         "" if verdict == "no difference" else call(paths[0]),
-        change.get(verdict, ""),
+        change if verdict in ("no difference", "host-bound") else "",
     )
+
+
+def _fetching(limit: Interval) -> str:
+    """Return the share of an epoch that fetching takes, in words."""
+    if limit.low > 1:
+        return quantity(1 - 1 / limit.value, "share")
+    small = 1 - 1 / limit.high < SMALL_SHARE
+    return "no measurable part" if small else "an unknown part"
 
 
 def _sentence(verdict: Verdict, paths: Sequence[Key], ratios: Sequence[Interval], over: str) -> str:
@@ -208,22 +214,6 @@ def call(key: Key) -> str:
         given = [f', {name}="{word}"' for name, word in values.items() if word != defaults[name]]
         given += [f", {_GIVEN[need]}" for need in sorted(path.needs) if need in _GIVEN]
     return f'gatherbench.unified(x, strategy="{key.strategy}"{"".join(given)})'
-
-
-def _unbind(run: Run) -> str:
-    """Describe what makes the host issue less work per row; captured steps only if the plan can."""
-    can = all(
-        one["model"] == "sage"
-        and ranks_of(one) == 1
-        and one.get("step") != "captured"
-        and not one.get("around_step")
-        for one in run.plan["workloads"].values()
-    )
-    captured = '`step = "captured"` under `[measure]`, ' if can else ""
-    return (
-        f"in the plan’s TOML, {captured}more rows a minibatch (batch_size, fanouts) or a wider"
-        " model (hidden)"
-    )
 
 
 # ---- cautions ------------------------------------------------------------------------------------

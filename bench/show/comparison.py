@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -37,16 +37,16 @@ from gatherbench.bench.show.terminal import cases_in_words, in_terminal
 from gatherbench.bench.show.view import Shown
 from gatherbench.strategies.registry import in_words
 
-#: Verdicts, the worst first: their colours in pictures and in a terminal, and what they say of B.
+#: Verdicts, the worst first: their colours in pictures, and what they say of B.
 VERDICTS = {
-    "FAILED": ("vermilion", "red", "failed in B alone"),
-    "SLOW": ("vermilion", "red", "B is slower, by more than the threshold"),
-    "AMBIGUOUS": ("yellow", "yellow", "too uncertain to decide"),
-    "UNLIKE": ("grey", "yellow", "threads waited differently in A and B, so nothing is decided"),
-    "MISSING": ("grey", "yellow", "in A alone"),
-    "NEW": ("grey", "yellow", "in B alone"),
-    "FAST": ("green", "green", "B is faster, by more than the threshold"),
-    "SAME": ("grey", "", "any difference is below the threshold"),
+    "FAILED": ("vermilion", "failed in B alone"),
+    "SLOW": ("vermilion", "B is slower, by more than the threshold"),
+    "AMBIGUOUS": ("yellow", "too uncertain to decide"),
+    "UNLIKE": ("grey", "threads waited differently in A and B, so nothing is decided"),
+    "MISSING": ("grey", "in A alone"),
+    "NEW": ("grey", "in B alone"),
+    "FAST": ("green", "B is faster, by more than the threshold"),
+    "SAME": ("grey", "any difference is below the threshold"),
 }
 #: Marks after a ratio without a verdict column.
 _SIGNS = {"SLOW": "\N{NO-BREAK SPACE}!", "FAST": "\N{NO-BREAK SPACE}*"}
@@ -57,8 +57,6 @@ TYPICAL = (
     " in speed-ups; the epochs of `gatherbench show` are medians over all epochs. B / A with its"
     " 95 % interval; after other ratios ! is SLOW, * FAST, ? AMBIGUOUS or UNLIKE, nothing SAME."
 )
-#: The columns that a single table of all metrics needs.
-WIDE = 120
 #: One build was 19 % faster in the second of two idle runs of a shared machine.
 _TWO_VISITS = (
     "The interval holds what differs between repeats of a run. A shared machine may also change"
@@ -89,74 +87,97 @@ def summary(table: pd.DataFrame, metrics: Sequence[str] = ()) -> str:
     return f"{names}: {', '.join(f'{counts[word]} {word}' for word in VERDICTS if counts[word])}"
 
 
-def compared(table: pd.DataFrame) -> Table:
-    """Make a line per series: all values of the first metric, and the ratios of the others.
+def against(run: Run, base: Run) -> Shown:
+    """Compare ``run`` (B) with ``base`` (A) for the report.
 
-    Args:
-        table: from :func:`gatherbench.bench.read.compare.compare_runs`.
+    Raises:
+        RunError: a run's table is damaged.
     """
-    timed = table[~table["metric"].map(lambda name: METRICS[name].declared).astype(bool)]
-    lead, *others = [name for name in METRICS if (timed["metric"] == name).any()]
-    first = timed[timed["metric"] == lead]
-    unit = str(first["unit"].iloc[0])
-    pairs = zip(timed["ratio"], timed["verdict"], strict=True)
-    texts = [f"{ratio:.2f}{_SIGNS.get(word, '')}" if ratio > 0 else "" for ratio, word in pairs]
-    wide = timed.assign(text=texts).pivot(index=SERIES, columns="metric", values="text")
-    bounded = np.isfinite(first["high"])  # one repeat has no bound
-    ends = {"ratio_low": first["low"].where(bounded), "ratio_high": first["high"].where(bounded)}
-    frame = first.assign(**ends).join(wide.reindex(columns=others), on=SERIES)
-    columns = [
-        *WHAT[:3],
-        Column("base", f"{lead} A", unit, short=f"{lead} A"),
-        Column("new", "B", unit, like="base", short="B"),
-        Column("ratio", "B / A", "×", short="B / A", interval=True),
-        Column("verdict", "verdict", short="verdict"),
-        *(Column(name, f"{name}, B / A", short=name.replace("_", " ")) for name in others),
-        Column("reason", "reason"),
-    ]
-    caption = f"The two runs: {lead} of A and B, its ratio and verdict, and the other ratios"
-    return Table("against", caption, columns, frame)
+    sides = [[("Run", of.run_id), ("Machine", machine_of(of)), *in_short(of)] for of in (base, run)]
+    lines = [{"what": what, "a": a, "b": b} for (what, a), (_, b) in zip(*sides, strict=True)]
+    columns = [Column("what", "what"), Column("a", "A, compared with"), Column("b", "B, this run")]
+    two_runs = Table("against-runs", "The two runs", columns, pd.DataFrame(lines))
+    bare = Shown("against", f"Against run {short(base.run_id)}", tables=[two_runs])
+    try:
+        table = compare_runs(base, run)
+    except CompareError as refusal:
+        return replace(bare, failed=f"The runs cannot be compared: {refusal}")
+    return replace(
+        bare,
+        tables=[*compared(table), two_runs],
+        figures={"against": draw(_chart(deciding(table), base, run))},
+        notes=_notes(table, base, run),
+    )
 
 
 def render_comparison(
-    table: pd.DataFrame,
-    base: Run,
-    new: Run,
-    metrics: Sequence[str] = (),
-    width: int = WIDE,
-    *,
-    strict: bool = False,
+    table: pd.DataFrame, base: Run, new: Run, metrics: Sequence[str] = (), *, strict: bool = False
 ) -> RenderableType:
     """Render a table per workload, reasons for other verdicts than SAME, changes, and the sum.
 
     Args:
+        table: from :func:`gatherbench.bench.read.compare.compare_runs`.
         metrics: the requested ones; empty: all.
-        width: columns of the terminal; below :data:`WIDE` the metrics after the first have a
-            separate table.
     """
-    names = base.names | new.names
-    titles = {ident: f"{name}: {ident}" for ident, name in names.items()}
-    parts: list[RenderableType] = [
-        Text(f"A {base.folder}\nB {new.folder}"),
-        *(Text(f"changed: {change}", style="yellow") for change in changes(base, new)),
-        Text(),
-    ]
-    whole, chosen = compared(table[table["ratio"].notna()]), deciding(table, metrics)
-    cut = [column.field for column in whole.columns].index("verdict") + 1
-    left, right = whole.columns[:cut], [*WHAT[:3], *whole.columns[cut:]]
-    for columns in [whole.columns] if width >= WIDE else [left, right]:
-        parts += in_terminal(replace(whole, columns=columns), titles)
-    parts += _reasons(chosen, names)
-    declared = table["metric"].map(lambda name: METRICS[name].declared)
-    parts += _declared(table[declared], set(metrics), names)
-    parts += [Text(TYPICAL, style="dim"), Text(_legend(chosen["verdict"]), style="dim")]
-    if table[table["basis"] == "measured"]["verdict"].isin(("FAST", "SLOW")).any():
-        parts.append(Text(_TWO_VISITS, style="yellow"))
-    parts.append(Text(summary(table, metrics), style="bold"))
+    titles = {ident: f"{name}: {ident}" for ident, name in (base.names | new.names).items()}
+    parts: list[RenderableType] = [Text(f"A {base.folder}\nB {new.folder}\n")]
+    for part in compared(table):
+        parts += in_terminal(part, titles)
+    *notes, total = _notes(table, base, new, metrics)
+    parts += [*map(Text, notes), Text(total, style="bold")]
     if exit_status(table, metrics, strict=strict) == NOT_JUDGED:
         text = "this is no evidence that nothing changed"
         parts.append(Text(f"Not judged (exit status {NOT_JUDGED}): {text}.", style="yellow"))
     return Group(*parts)
+
+
+def compared(table: pd.DataFrame) -> list[Table]:
+    """Make a line per series: all values of the first metric; in another table the ratios of the
+    others.
+    """
+    timed = table[~table["metric"].map(lambda name: METRICS[name].declared).astype(bool)]
+    lead, *others = [name for name in METRICS if (timed["metric"] == name).any()]
+    first = timed[timed["metric"] == lead]
+    bounded = np.isfinite(first["high"])  # one repeat has no bound
+    ends = {"ratio_low": first["low"].where(bounded), "ratio_high": first["high"].where(bounded)}
+    columns = [
+        *WHAT[:3],
+        Column("base", f"{lead} A", str(first["unit"].iloc[0]), short=f"{lead} A"),
+        Column("new", "B", str(first["unit"].iloc[0]), like="base", short="B"),
+        Column("ratio", "B / A", "×", short="B / A", interval=True),
+        Column("verdict", "verdict", short="verdict"),
+        Column("reason", "reason"),
+    ]
+    tables = [Table("against", f"{lead} of A and B", columns, first.assign(**ends))]
+    pairs = zip(timed["ratio"], timed["verdict"], strict=True)
+    texts = [f"{ratio:.2f}{_SIGNS.get(word, '')}" if ratio > 0 else "" for ratio, word in pairs]
+    wide = timed.assign(text=texts).pivot(index=SERIES, columns="metric", values="text")
+    if others:
+        columns = [
+            *WHAT[:3],
+            *(Column(name, name, short=name.replace("_", " ")) for name in others),
+        ]
+        frame = first[SERIES].join(wide.reindex(columns=others), on=SERIES)
+        title = "B / A of the other metrics"
+        tables.append(Table("against-others", title, columns, frame, title))
+    return tables
+
+
+def _notes(table: pd.DataFrame, base: Run, new: Run, metrics: Sequence[str] = ()) -> list[str]:
+    """Say what changed, why a verdict is open, what is declared otherwise, and at last the sum."""
+    chosen, names = deciding(table, metrics), base.names | new.names
+    present = set(chosen["verdict"])
+    legend = (f"{word}: {VERDICTS[word][1]}" for word in VERDICTS if word in present)
+    decided = table[table["basis"] == "measured"]["verdict"].isin(("FAST", "SLOW")).any()
+    return [
+        *(f"changed: {change}" for change in changes(base, new)),
+        *_reasons(chosen, names),
+        *_declared(table, set(metrics), names),
+        TYPICAL,
+        f"{'; '.join(legend)}.",
+        *[_TWO_VISITS] * bool(decided),
+        summary(table, metrics),
+    ]
 
 
 def comparison_json(
@@ -175,74 +196,33 @@ def comparison_json(
     return json.dumps(content, indent=2)
 
 
-def _legend(verdicts: Iterable[str]) -> str:
-    """Explain the verdicts that occur."""
-    present = set(verdicts)
-    return "; ".join(f"{word}: {VERDICTS[word][2]}" for word in VERDICTS if word in present) + "."
-
-
-def _reasons(chosen: pd.DataFrame, names: Mapping[str, str]) -> Iterator[Text]:
+def _reasons(chosen: pd.DataFrame, names: Mapping[str, str]) -> Iterator[str]:
     """Give each reason for a closer look once, with its cases."""
-    open_ = chosen[~chosen["verdict"].isin(["SAME", "FAST"])]
-    for word in [word for word in VERDICTS if word in set(open_["verdict"])]:
-        of_word = open_[open_["verdict"] == word]
+    for word in [word for word in VERDICTS if word not in ("SAME", "FAST")]:
+        of_word = chosen[chosen["verdict"] == word]
         for (metric, reason), group in of_word.groupby(["metric", "reason"], sort=False):
             paths = map(in_words, group["strategy"], group["variant"])
             pairs = zip(paths, group["workload"].map(names), strict=True)
-            cases = cases_in_words(pairs, names.values())
-            yield Text.assemble((f"{word} ", VERDICTS[word][1]), f"{metric}, {cases}: {reason}")
-    if len(open_):
-        yield Text()
+            yield f"{word} {metric}, {cases_in_words(pairs, names.values())}: {reason}"
 
 
-def _declared(table: pd.DataFrame, metrics: set[str], names: Mapping[str, str]) -> Iterator[Text]:
+def _declared(table: pd.DataFrame, metrics: set[str], names: Mapping[str, str]) -> Iterator[str]:
     """Compare what the data paths declare: a line if all is the same, else the differences."""
-    if table.empty:
+    declared = table[table["metric"].map(lambda name: METRICS[name].declared).astype(bool)]
+    if declared.empty:
         return
-    same = table["verdict"] == "SAME"
-    yield Text(
-        f"declared bytes and requests of an epoch: {len(table)} compared exactly,"
+    same = declared["verdict"] == "SAME"
+    yield (
+        f"declared bytes and requests of an epoch: {len(declared)} compared exactly,"
         f" {int(same.sum())} the same"
     )
-    for line in table[~same & ~table["metric"].isin(metrics)].to_dict("records"):
+    for line in declared[~same & ~declared["metric"].isin(metrics)].to_dict("records"):
         unit = "" if line["unit"] == "1" else f" {line['unit']}"
         change = f"{line['base']:,.0f}{unit} in A, {line['new']:,.0f}{unit} in B"
         change = line["reason"] if math.isnan(line["base"]) else change
         case = f"{in_words(line['strategy'], line['variant'])} {line['metric']}"
         cases = cases_in_words([(case, names[line["workload"]])], names.values())
-        yield Text(f"  {cases}: {change}")
-    yield Text()
-
-
-# ---- in the report -------------------------------------------------------------------------------
-
-
-def against(run: Run, base: Run) -> Shown:
-    """Compare ``run`` (B) with ``base`` (A).
-
-    Raises:
-        RunError: a run's table is damaged.
-    """
-    bare = Shown("against", f"Against run {short(base.run_id)}", tables=[_side_by_side(run, base)])
-    try:
-        table = compare_runs(base, run)
-    except CompareError as refusal:
-        return replace(bare, failed=f"The runs cannot be compared: {refusal}")
-    changed = [f"Changed: {change}" for change in changes(base, run)]
-    notes = [summary(table), _legend(deciding(table)["verdict"]), *changed]
-    tables = [compared(table), *bare.tables]
-    figures = {"against": draw(_chart(deciding(table), base, run))}
-    return replace(bare, tables=tables, figures=figures, notes=notes)
-
-
-def _side_by_side(run: Run, base: Run) -> Table:
-    """Put the facts of both runs in two columns."""
-    sides = [
-        [("Run", one.run_id), ("Machine", machine_of(one)), *in_short(one)] for one in (base, run)
-    ]
-    lines = [{"what": what, "a": a, "b": b} for (what, a), (_, b) in zip(*sides, strict=True)]
-    columns = [Column("what", "what"), Column("a", "A, compared with"), Column("b", "B, this run")]
-    return Table("against-runs", "The two runs", columns, pd.DataFrame(lines))
+        yield f"  {cases}: {change}"
 
 
 def _chart(judged: pd.DataFrame, base: Run, run: Run) -> Chart:

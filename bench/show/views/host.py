@@ -12,57 +12,33 @@ import pandas as pd
 
 from gatherbench.bench.read.derive import issue_shares, of_paths, sort_series
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import listed, span
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.table import Table, table_of
 from gatherbench.bench.show.view import View
-from gatherbench.strategies.registry import in_words
-
-#: The share of the stand-alone rate that a gather in the loop should reach.
-ENOUGH = 0.9
 
 
 def gather_rates(run: Run) -> pd.DataFrame:
     """Return medians over repeats (and epochs) for the CPU's best conventional gathers.
 
-    Columns: :data:`SERIES`, ``alone`` and ``loop`` (B/s; NaN where the table was too small to try),
-    ``share`` (loop over alone), and ``held_up`` (whether it is below :data:`ENOUGH`).
+    Columns: :data:`SERIES`, ``alone_B_per_s`` and ``in_the_loop_B_per_s`` (NaN where the table was
+    too small to try), and ``loop_to_alone_share``.
     """
     from gatherbench.strategies.registry import role_of  # imports torch
 
-    rates = {"gather_alone_rate": "alone", "gather_rate": "loop"}
-    found = run.medians[[*rates]].rename(columns=rates).dropna(subset=["loop"]).reset_index()
-    found = of_paths(found, lambda pair: role_of(*pair) == "conventional")
-    share = found["loop"] / found["alone"]
-    return sort_series(found.assign(share=share, held_up=share < ENOUGH))
+    names = {"gather_alone_rate": "alone_B_per_s", "gather_rate": "in_the_loop_B_per_s"}
+    rates = run.medians[[*names]].rename(columns=names).dropna(subset=["in_the_loop_B_per_s"])
+    table = of_paths(rates.reset_index(), lambda pair: role_of(*pair) == "conventional")
+    share = table["in_the_loop_B_per_s"] / table["alone_B_per_s"]
+    return sort_series(table.assign(loop_to_alone_share=share))
 
 
 def _gathered(run: Run) -> Table:
-    names = {
-        "alone": "alone_B_per_s",
-        "loop": "in_the_loop_B_per_s",
-        "share": "loop_to_alone_share",
-    }
-    frame = gather_rates(run).drop(columns="held_up").rename(columns=names)
     note = (
         "Medians over repeats, in the loop over epochs, too. Alone: random rows on as many"
-        " threads. On one core, or of minibatches too small to share, it is not tried."
+        " threads. On one core, or of minibatches too small to share, it is not tried. In the loop"
+        " sampling and training share cores and memory."
     )
-    return table_of("gather", "The CPU's gather, alone and in the loop", frame, note)
-
-
-def _held_up(run: Run) -> str:
-    """Describe the gathers that are slower in the loop, with their share of the rate alone."""
-    frame = gather_rates(run)
-    held = frame[frame["held_up"]]
-    if held.empty:
-        return ""
-    names = [*dict.fromkeys(map(in_words, held["strategy"], held["variant"]))]
-    return (
-        f"Slower inside the training loop: {listed(names)}, at"
-        f" {span(held['share'].min(), held['share'].max(), 'share')} of the rate alone; sampling"
-        " and training share cores and memory."
-    )
+    return table_of("gather", "The CPU's gather, alone and in the loop", gather_rates(run), note)
 
 
 def _issued(run: Run) -> Table:
@@ -78,13 +54,7 @@ def _issued(run: Run) -> Table:
     return table_of("issue", "Issued by the host", frame, note)
 
 
-GATHER = View(
-    "gather",
-    "The CPU's gather",
-    lambda run: not gather_rates(run).empty,
-    _gathered,
-    note=_held_up,
-)
+GATHER = View("gather", "The CPU's gather", lambda run: not gather_rates(run).empty, _gathered)
 ISSUE = View(
     "issue",
     "Issued by the host",

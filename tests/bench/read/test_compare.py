@@ -120,7 +120,7 @@ def line(table: pd.DataFrame, variant: str, metric: str = "epoch") -> Any:
 
 def shown(table: pd.DataFrame, a: Run, b: Run, width: int = 120) -> str:
     out = io.StringIO()
-    Console(width=width, file=out).print(render_comparison(table, a, b, width=width))
+    Console(width=width, file=out).print(render_comparison(table, a, b))
     return out.getvalue()
 
 

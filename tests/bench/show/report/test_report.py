@@ -216,7 +216,7 @@ def test_the_same_run_gives_the_same_file(make_run):
 def test_two_runs_are_compared_in_the_report_and_others_are_not(make_run):
     base, new = (load_run(make_run(name=name)) for name in ("before", "after"))
     found = against(new, base)
-    assert found.notes[0] == summary(compare_runs(base, new))
+    assert found.notes[-1] == summary(compare_runs(base, new))
     assert len(found.figures["against"].axes[0].patches) == 4
     other = against(new, load_run(make_run(workloads=["another-graph"])))
     assert "no workload in common" in other.failed
