@@ -87,7 +87,7 @@ figures: $(TESTS) ## execute the notebooks on what is in RESULTS (SYNC=1: after 
 
 HOST_BENCHMARKS = $(PY) -m pytest bench/regress -o python_files='bench_*.py' -o addopts='--import-mode=importlib'
 
-regress-against: $(TESTS) ## host-side times of this tree beside a commit's, in one run (BASE=REF, BUDGET=270, ONLY=WORD)
+regress-against: $(TESTS) ## host-side times of this tree beside a commit's, in one run (BASE=main, BUDGET=270, ONLY=WORD)
 	$(PY) -m gatherbench.bench.regress.against $(BASE) $(if $(filter command% env%,$(origin BUDGET)),--budget $(BUDGET)) $(if $(ONLY),--only '$(ONLY)')
 
 regress: regress-code ## host-side times beside the run before, for days or library versions between, on a quiet machine

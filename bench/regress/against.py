@@ -3,7 +3,7 @@
     python -m gatherbench.bench.regress.against [BASE] [--budget SECONDS] [--only WORD]
 
 Between two runs a shared machine may change by more than any threshold. So the commit's files go
-into a temporary folder, and processes of both trees run this tree's benchmarks in alternating
+into a temporary worktree, and processes of both trees run this tree's benchmarks in alternating
 blocks (``turns.py``); the ratios of pairs are judged (``verdicts.py``). Both sides run in this
 environment, so an upgraded dependency does not show.
 
@@ -34,21 +34,12 @@ from gatherbench.bench.meters.cpu import OtherWork
 from gatherbench.bench.regress.turns import (
     SideError,
     both_sides,
-    commit_of,
-    files_of,
-    is_dirty,
+    git,
     records_of,
     run_pair,
-    top_of,
+    worktree,
 )
-from gatherbench.bench.regress.verdicts import (
-    MIN_PAIRS,
-    Record,
-    Verdict,
-    cost_s,
-    judge_all,
-    worth_more,
-)
+from gatherbench.bench.regress.verdicts import Record, Verdict, judge_all, worth_more
 from gatherbench.bench.run.guards import status_of, terminate_as_interrupt
 from gatherbench.bench.show.terminal import step_bar
 
@@ -65,13 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m gatherbench.bench.regress.against",
         description="Time this tree and a commit in one run; judge: SAME, FAST, SLOW, AMBIGUOUS.",
     )
-    parser.add_argument(
-        "base",
-        nargs="?",
-        default="",
-        help="commit, branch or tag (default: where this branch left origin/main or main, on it "
-        "the commit before; with uncommitted changes the last commit)",
-    )
+    parser.add_argument("base", nargs="?", default="main", help="commit, branch or tag (main)")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds (%(default)s)")
     parser.add_argument("--only", default="", metavar="WORD", help="benchmarks with this name")
     options = parser.parse_args(arguments)
@@ -92,10 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _against(ref: str, budget_s: float, only: str, out: Console) -> int:
-    top = top_of(Path())
-    base, head = commit_of(top, ref), commit_of(top, "HEAD")
-    changed = " and changes" if is_dirty(top) else ""
-    out.print(f"base {base[:12]} ({ref or 'found'})\nhead {head[:12]}{changed}")
+    top = Path(git(Path(), "rev-parse", "--show-toplevel"))
+    try:
+        base, head = (git(top, "rev-parse", "--verify", f"{r}^{{commit}}") for r in (ref, "HEAD"))
+    except SideError as error:
+        raise SideError(f"no commit {ref!r}: name a commit, branch or tag; {error}") from error
+    changed = bool(git(top, "status", "--porcelain", "--untracked-files=no"))
+    out.print(f"base {base[:12]} ({ref})\nhead {head[:12]}{' and changes' * changed}")
     begin, work = time.monotonic(), OtherWork()
     records = compare(top, base, out, only, budget_s)
     verdicts, other = judge_all(records), work.cores()
@@ -130,7 +118,7 @@ def _against(ref: str, budget_s: float, only: str, out: Console) -> int:
 def compare(top: Path, base: str, out: Console, only: str, budget_s: float) -> list[Record]:
     """Run a pair of processes, and more while the budget lasts and a verdict may still change."""
     begin, rng, records = time.monotonic(), random.Random(), list[Record]()
-    with files_of(top, base) as scratch, step_bar(out) as progress:
+    with worktree(top, base) as scratch, step_bar(out) as progress:
         progress("first pair of processes: every benchmark, compiled", 0.0)
         for pair in itertools.count(2):
             with both_sides(top, scratch) as (base_side, head_side):
@@ -166,14 +154,8 @@ def show(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict]) -
     counts = Counter(verdict.word for verdict in verdicts)
     out.print(", ".join(f"{count} {word}" for word, count in counts.items()), highlight=False)
     if counts["AMBIGUOUS"]:
-        running = [record for record in records if record.runs]
-        need = max(1, round(MIN_PAIRS * cost_s(running) / 60))
-        out.print(
-            f"AMBIGUOUS: take a larger budget ({MIN_PAIRS} pairs of all {len(running)} need about"
-            f" {need} minute{'s' * (need > 1)} here), a machine with less other work, or"
-            " a part of them: --only WORD",
-            style="yellow",
-        )
+        advice = "take a larger budget, a machine with less other work, or a part: --only WORD"
+        out.print(f"AMBIGUOUS: {advice}", style="yellow")
 
 
 if __name__ == "__main__":

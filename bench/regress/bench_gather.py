@@ -1,29 +1,22 @@
-"""Time the host gather, ``torch.index_select``, plain indexing and memcpy in one run.
+"""Time the host gather, ``torch.index_select`` and memcpy in one run.
 
 ``cpu_gather`` is the baseline of every comparison, so it must not be slower than one line of torch.
 Run with::
 
     pytest bench/regress -o python_files='bench_*.py' --benchmark-only --benchmark-group-by=group
 
-Each benchmark fetches 100 000 random rows (25 000 for ``make regress-against``), new ones each
-time, from a table in huge pages that is much larger than the caches. It uses as many threads as
-this process has cores, and checks the rows.
-
-The rounds of one method follow each other and are not interleaved with another's. That favours a
-method that shares no cores with torch: interleaved round by round on two cores, ours fell behind
-``index_select`` for rows of 100 and 128 floats, and tied with it again under
-``OMP_WAIT_POLICY=PASSIVE``. The likely cause is that OpenMP's threads spin for a while after each
-operation, on cores that the next method would have used. Run it on an idle machine.
+Each benchmark fetches 25 000 random rows, new ones each time, from a table in huge pages that is
+much larger than the caches. It uses as many threads as this process has cores, and checks the rows.
+The rounds of one method follow each other and are not interleaved with another's: OpenMP's threads
+spin for a while after each operation, on cores that the next method would use.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import psutil
 import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -33,13 +26,7 @@ from gatherbench.kernels.host_gather import HostGather, available_cores
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.reference import reference_gather, same_bytes
 
-#: ``make regress-against`` sets this: it fills tables anew in each of many processes.
-SMALL = bool(os.environ.get("GATHERBENCH_REGRESS_SMALL"))
-BATCH = 25_000 if SMALL else 100_000
-TABLE_BYTES = (256 << 20) if SMALL else (2 << 30)
-#: Share of the free memory for a table: table, output and a copy of the output must fit.
-MEMORY_SHARE = 0.4
-WIDTHS = (100, 602) if SMALL else (100, 128, 602)  # ogbn-products, ogbn-papers100M, reddit
+BATCH, TABLE_BYTES = 25_000, 256 << 20
 
 
 class Setting(NamedTuple):
@@ -51,11 +38,10 @@ class Setting(NamedTuple):
     cpu: HostGather
 
 
-@pytest.fixture(scope="module", params=WIDTHS)
+@pytest.fixture(scope="module", params=[100, 602])  # ogbn-products, reddit
 def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
     width = request.param
-    size = min(TABLE_BYTES, int(psutil.virtual_memory().available * MEMORY_SHARE))
-    rows = size // (width * 4)
+    rows = TABLE_BYTES // (width * 4)
     # float32 represents these row numbers exactly, so a wrong row shows.
     assert rows < 1 << 24
     table, out = (empty_table((count, width), torch.float32) for count in (rows, BATCH))
@@ -101,11 +87,6 @@ def test_index_select_out(benchmark: BenchmarkFixture, setting: Setting) -> None
     """Time torch's best: into memory that is reused."""
     table, out, *_ = setting
     measure(benchmark, setting, lambda ids: torch.index_select(table, 0, ids, out=out), ours=False)
-
-
-def test_indexing(benchmark: BenchmarkFixture, setting: Setting) -> None:
-    """Time the gather of ``cpu_gather`` (naive): into a fresh tensor, including page faults."""
-    measure(benchmark, setting, lambda ids: setting.table[ids], ours=False)
 
 
 def test_memcpy(benchmark: BenchmarkFixture, setting: Setting) -> None:

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from gatherbench.bench.regress.bench_gather import SMALL
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.requests import request_row, uniform_ids
 
-ROWS = 500_000 if SMALL else 4_000_000
-WIDTHS = (25, 602) if SMALL else (25, 100, 353, 602)
+ROWS = 500_000
 
 
 @pytest.mark.parametrize("name", ["aligned", "unaligned", "pytorch-direct", "dgl"])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [25, 602])
 def test_count_requests(benchmark: BenchmarkFixture, name: str, width: int) -> None:
     ids = uniform_ids(ROWS)
     benchmark.group = f"count the requests of {ROWS:,} rows of {width} floats"

@@ -12,7 +12,6 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 from torch import Tensor
 
-from gatherbench.bench.regress.bench_gather import SMALL
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.registry import STRATEGIES, representatives
@@ -29,8 +28,7 @@ def fetches_as(variant: Strategy) -> Strategy:
     return replace(variant, **kept)
 
 
-if SMALL:
-    RUNNABLE = list({fetches_as(variant): variant for variant in RUNNABLE[::-1]}.values())[::-1]
+RUNNABLE = list({fetches_as(variant): variant for variant in RUNNABLE[::-1]}.values())[::-1]
 TABLE = torch.arange(4096.0)[:, None].repeat(1, 16)
 CALLS = 50
 

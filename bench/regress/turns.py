@@ -13,7 +13,6 @@ import os
 import random
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -40,7 +39,7 @@ class BenchmarkError(Exception):
 
 
 class Side:
-    """The benchmarks of one tree, in a process of ``side.py``: they begin and end one by one.
+    """The benchmarks of one tree, in a process of ``side.py``, which says what it sends.
 
     Args:
         label: its name in messages.
@@ -74,51 +73,24 @@ class Side:
         Raises:
             SideError: it has died, or runs another tree's code.
         """
-        self.items, self.unread, package = self._receive()
+        self.items, self.unread, package = self.ask()
         if not Path(package).is_relative_to(self._library):
             raise SideError(
                 f"{self._label} would measure {package}, not {self._library}: "
                 "remove what puts another gatherbench before PYTHONPATH"
             )
 
-    def start(self, names: Sequence[str]) -> None:
-        """Let it run these benchmarks, in this order."""
-        self._pipe.send(names)
+    def send(self, command: Any) -> None:
+        """Send a command."""
+        self._pipe.send(command)
 
-    def begin(self) -> tuple[str | None, dict[str, Any]]:
-        """Wait until the next benchmark begins; return its ``group`` and ``extra_info``.
-
-        Raises:
-            BenchmarkError: it cannot run.
-        """
-        about: tuple[str | None, dict[str, Any]] = self._receive()
-        return about
-
-    def block(self, untimed: int, rounds: int) -> list[float]:
-        """Return the seconds of each of the next ``rounds`` rounds, after ``untimed`` others.
+    def ask(self, *command: Any) -> Any:
+        """Send the command, if any, and return the answer.
 
         Raises:
             BenchmarkError: the benchmark failed, and has ended.
+            SideError: the process has died.
         """
-        times_s: list[float] = self._receive((untimed, rounds))
-        return times_s
-
-    def end(self) -> None:
-        """End the benchmark, which checks its result.
-
-        Raises:
-            BenchmarkError: the result is wrong.
-        """
-        self._receive(None)
-
-    def close(self) -> None:
-        """Kill the process: it has nothing left to save."""
-        self._process.kill()
-        self._process.wait()
-        self._pipe.close()
-
-    def _receive(self, *command: Any) -> Any:
-        """Send the command, if any, and return the answer."""
         try:
             for message in command:
                 self._pipe.send(message)
@@ -131,6 +103,12 @@ class Side:
             raise BenchmarkError(answer)
         return answer
 
+    def close(self) -> None:
+        """Kill the process: it has nothing left to save."""
+        self._process.kill()
+        self._process.wait()
+        self._pipe.close()
+
 
 def _environment(library: Path, scratch: Path) -> dict[str, str]:
     """Return the environment: each side has its caches, as numba misses changes of a callee."""
@@ -140,7 +118,6 @@ def _environment(library: Path, scratch: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "NUMBA_CACHE_DIR": str(scratch / "numba"),
         "GATHERBENCH_KERNEL_CACHE": str(scratch / "kernels"),
-        "GATHERBENCH_REGRESS_SMALL": "1",  # every process starts anew
         # Threads that spin after their work would occupy the other side's cores.
         "OMP_WAIT_POLICY": "PASSIVE",
     }
@@ -182,7 +159,7 @@ def run_pair(base: Side, head: Side, records: Sequence[Record], rng: random.Rand
     """Add a sample to each benchmark of ``records``, or the error that a side ended with."""
     sides = {"base": base, "head": head}
     for side in sides.values():
-        side.start([record.name for record in records])
+        side.send([record.name for record in records])
     for record in records:
         began = time.monotonic()
         _sample(sides, record, rng)
@@ -193,94 +170,45 @@ def _sample(sides: dict[str, Side], record: Record, rng: random.Random) -> None:
     begun, ended, name, round_s = set[str](), set[str](), "", math.inf
     try:
         for name, side in sides.items():
-            record.group, about = side.begin()
+            record.group, about = side.ask()
             record.yardstick = bool(about.get("yardstick", False))
             begun.add(name)
-            round_s = min(round_s, *side.block(1, 2))  # numba compiles in the untimed round
+            round_s = min(round_s, *side.ask((1, 2)))  # numba compiles in the untimed round
         if not record.turns:
             record.rounds = math.ceil(BLOCK_S / round_s)
             turns = math.ceil(TURNS_S / (round_s * record.rounds))
             record.turns = min(max(turns, FEWEST_TURNS), MOST_TURNS)
         # The caches hold the other side's data by now, so one round is untimed; a block of a single
         # round is so long that its own bytes soon replace them.
-        untimed = int(record.rounds > 1)
+        block = int(record.rounds > 1), record.rounds
         blocks: dict[str, list[float]] = {"base": [], "head": []}
         head_first = [rng.random() < 0.5 for _ in range(record.turns)]
         for first in head_first:
             for name in ("head", "base") if first else ("base", "head"):
-                blocks[name].append(float(np.median(sides[name].block(untimed, record.rounds))))
+                blocks[name].append(float(np.median(sides[name].ask(block))))
         for name, side in sides.items():
             ended.add(name)
-            side.end()
+            side.ask(None)
         record.samples.append(Sample(blocks["base"], blocks["head"], head_first))
     except BenchmarkError as error:
         setattr(record, f"{name}_error", str(error))
         for label in sides.keys() - ended - {name}:
             with suppress(BenchmarkError):
                 if label not in begun:
-                    sides[label].begin()
-                sides[label].end()
-
-
-def top_of(folder: Path) -> Path:
-    """Return the top folder of the checkout that ``folder`` is in.
-
-    Raises:
-        SideError: ``folder`` is in no checkout.
-    """
-    try:
-        return Path(git(folder, "rev-parse", "--show-toplevel"))
-    except SideError as error:
-        raise SideError(
-            f"{folder} is in no git checkout, so there is no commit to compare with: "
-            "run it in a clone of the repository"
-        ) from error
-
-
-def commit_of(top: Path, ref: str) -> str:
-    """Return the commit that a commit, branch or tag means now; an empty ``ref`` is found.
-
-    It is then where this branch left the main one, and on the main branch the commit before, or
-    the last one if files differ from it.
-
-    Raises:
-        SideError: there is no such commit.
-    """
-    if not ref:
-        ref = "HEAD~1"
-        for main in ("main", "origin/main"):
-            with suppress(SideError):
-                base = git(top, "merge-base", main, "HEAD")
-                if base != git(top, "rev-parse", "HEAD") or is_dirty(top):
-                    ref = base
-    try:
-        return git(top, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-    except SideError as error:
-        raise SideError(
-            f"no commit {ref!r} in {top}: name a commit, branch or tag "
-            "(a shallow clone may lack it: git fetch --unshallow)"
-        ) from error
-
-
-def is_dirty(top: Path) -> bool:
-    """Return whether tracked files differ from the commit that is checked out."""
-    return bool(git(top, "status", "--porcelain", "--untracked-files=no"))
+                    sides[label].ask()
+                sides[label].ask(None)
 
 
 @contextmanager
-def files_of(top: Path, commit: str) -> Iterator[Path]:
-    """Give a temporary folder outside ``top`` whose ``tree`` holds the files of ``commit``.
-
-    Unlike a worktree it writes nothing into the repository, whatever kills the run.
-    """
+def worktree(top: Path, commit: str) -> Iterator[Path]:
+    """Give a temporary folder outside ``top`` whose ``tree`` is a worktree of ``commit``."""
     with tempfile.TemporaryDirectory(prefix="gatherbench-regress-") as name:
-        folder = Path(name)
-        git(top, "archive", f"--output={folder / 'tree.tar'}", commit)
-        with tarfile.open(folder / "tree.tar") as archive:
-            if hasattr(tarfile, "tar_filter"):  # since 3.11.4; 3.12 and 3.13 warn without one
-                archive.extraction_filter = staticmethod(tarfile.tar_filter)
-            archive.extractall(folder / "tree")
-        yield folder
+        tree = Path(name) / "tree"
+        git(top, "worktree", "add", "--detach", str(tree), commit)
+        try:
+            yield Path(name)
+        finally:
+            git(top, "worktree", "remove", "--force", str(tree))
 
 
 def git(folder: Path, *arguments: str) -> str:
