@@ -59,52 +59,51 @@ class StoppingRule:
             return []
         run = so_far(frames, measure, self._cores)
         cases = run.ended.reset_index()
-        cases["name"] = list(cases[[*_PATH, "repeat"]].itertuples(index=False, name=None))
-        beyond = cases.loc[~cases["name"].isin(self._least), "case_s"].sum()
-        left_s = measure.budget_s - beyond if measure.budget_s else math.inf
-        table, known, wanted = self._series(cases), _widths(run), []
-        for series, of in zip(table.index, table.to_dict("records"), strict=True):
-            need = self._need(known.get(series), of["repeats"], of["quiet"])
-            group = table.loc[[series]]
-            if of["turns"]:  # those that take turns with it are measured again with it
-                group = table[table["turns"] & (table.index.get_level_values(0) == series[0])]
-            if need is not None and group["longest_s"].sum() <= left_s:
-                repeat = 1 + int(group["repeat"].max())
-                further = [replace(self._first[other], repeat=repeat) for other in group.index]
-                # Avoid twice in a row: a drift of the machine would fall on one series alone.
-                again = group["place"].max() == len(cases) - 1
-                wanted.append((not again, need, self._draw.random(), further))
-        return max(wanted, key=lambda choice: choice[:3])[-1] if wanted else []
+        names = cases[[*_PATH, "repeat"]].itertuples(index=False, name=None)
+        spent_s = cases.loc[[name not in self._least for name in names], "case_s"].sum()
+        table = self._series(cases)
+        # Those that take turns in one process are measured again together.
+        groups = table.groupby("group")
+        table["repeat"] = groups["repeat"].transform("max") + 1
+        table["cost_s"] = groups["longest_s"].transform("sum")
+        # Avoid twice in a row: a drift of the machine would fall on one series alone.
+        table["again"] = groups["place"].transform("max") == len(cases) - 1
+        table["width"] = pd.Series(_widths(run), dtype=float).reindex(table.index)
+        table["lacking"] = (max(FEWEST, measure.min_repeats) - table["quiet"]).clip(lower=0)
+        # If other work never ends, twice the repeats are enough.
+        most = measure.max_repeats
+        enough = (table["quiet"] >= most) | (table["repeats"] >= 2 * most)
+        wide = (table["lacking"] > 0) | (table["width"] > measure.precision)
+        affordable = table["cost_s"] <= (measure.budget_s or math.inf) - spent_s
+        wanted = table[~enough & wide & table["width"].notna() & affordable]
+        if wanted.empty:
+            return []
+        wanted = wanted.assign(draw=[self._draw.random() for _ in wanted.index])
+        order = {"again": True, "lacking": False, "width": False, "draw": False}
+        best = wanted.sort_values([*order], ascending=[*order.values()]).iloc[0]
+        members = table.index[table["group"] == best["group"]]
+        return [replace(self._first[series], repeat=int(best["repeat"])) for series in members]
 
     def _series(self, cases: pd.DataFrame) -> pd.DataFrame:
-        """Return a line for each series that never failed: its repeats, quiet ones, the last."""
-        turns = cases["setup_process_began_s"].notna()
-        cases = cases.assign(turns=turns, quiet=~cases["noisy"], place=range(len(cases)))
-        cases["bad"] = cases["status"] != "ok"
-        found = (
-            cases.sort_values("repeat")
-            .groupby(_PATH)
-            .agg(
-                repeats=("repeat", "size"),
-                repeat=("repeat", "max"),
-                quiet=("quiet", "sum"),
-                longest_s=("case_s", "max"),
-                turns=("turns", "last"),
-                place=("place", "max"),
-                bad=("bad", "any"),
-            )
+        """Return a line for each series that never failed; a ``group`` is measured together."""
+        cases = cases.assign(
+            turns=cases["setup_process_began_s"].notna(),
+            quiet=~cases["noisy"],
+            place=range(len(cases)),
+            ok=cases["status"] == "ok",
         )
-        return found[~found["bad"].astype(bool) & found.index.isin(list(self._first))]
-
-    def _need(self, width: float | None, repeats: int, quiet: int) -> tuple[int, float] | None:
-        """Return how much a series needs a repeat: lacking quiet ones, width of its interval."""
-        measure = self._measure
-        # If other work never ends, twice the repeats are enough.
-        enough = quiet >= measure.max_repeats or repeats >= 2 * measure.max_repeats
-        if enough or width is None:
-            return None
-        lacking = max(FEWEST, measure.min_repeats) - quiet
-        return (max(0, lacking), width) if lacking > 0 or width > measure.precision else None
+        table = cases.groupby(_PATH).agg(
+            repeats=("repeat", "size"),
+            repeat=("repeat", "max"),
+            quiet=("quiet", "sum"),
+            longest_s=("case_s", "max"),
+            turns=("turns", "last"),
+            place=("place", "max"),
+            ok=("ok", "all"),
+        )
+        table = table[table["ok"] & table.index.isin([*self._first])]
+        together = zip(table.index, table["turns"], strict=True)
+        return table.assign(group=[s[0] if in_turns else str(s) for s, in_turns in together])
 
 
 def widths(logs: Mapping[Key, Logs], bound: Collection[Key] = ()) -> dict[Key, float]:
@@ -115,22 +114,22 @@ def widths(logs: Mapping[Key, Logs], bound: Collection[Key] = ()) -> dict[Key, f
     ``bound`` is left out if its shortest is among them, too: repeats never give a verdict on two
     paths that the host bounds.
     """
-    turns = [key for key, of in logs.items() if of.blocks]
-    found = {}
+    turns = [key for key, own in logs.items() if own.blocks]
+    shares = {}
     for key, own in logs.items():
         if not own.blocks:
-            found[key] = interval_of((1, own)).half_width
+            shares[key] = interval_of((1, own)).half_width
             continue
         rivals = [k for k in turns if (k.workload, k.backend) == (key.workload, key.backend)]
         leader = min(rivals, key=lambda rival: np.mean(logs[rival]))
         if leader == key or not {key, leader} <= {*bound}:
-            found[key] = interval_of((1, own), (-1, logs[leader])).half_width
-    return found
+            shares[key] = interval_of((1, own), (-1, logs[leader])).half_width
+    return shares
 
 
 def _widths(run: Run) -> dict[Series, float]:
-    found = widths(epoch_logs(run), host_bound(run))
-    return {key[:3]: width for key, width in found.items()}
+    shares = widths(epoch_logs(run), host_bound(run))
+    return {key[:3]: width for key, width in shares.items()}
 
 
 def so_far(frames: Frames, measure: Measure, cores: int) -> Run:
