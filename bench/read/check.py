@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError, create_model
 
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.plan import Measure, NamedCase
-from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.columns import CASES, ENDED, EPOCHS, OF_CASE
 from gatherbench.bench.run.frames import RESTORE, Frames
 from gatherbench.bench.run.part import StoreError
@@ -19,45 +19,38 @@ from gatherbench.outside import plain
 
 #: A reader of a run needs one error for all of its damaged files.
 RunError = StoreError
-#: The fields of a workload that are read without a default.
-_NEEDED = {"dataset", "scale", "model", "hidden", "fanouts", "batch_size", "max_batches", "seed"}
 
 
-class _Gpu(BaseModel):
-    name: str
-    power_limit_w: float | None = None
-    link_gen_max: int | None = None
-    link_width_max: int | None = None
-
-
-class _Package(BaseModel):
-    package: str
-    version: str
-
-
-def _shape(**fields: Any) -> Any:
+def _shape(**kinds: Any) -> Any:
     """Return a model of the fields that are read: with a type alone one may be missing."""
-    kinds: dict[str, Any] = {
-        name: of if isinstance(of, tuple) else (of | None, None) for name, of in fields.items()
+    pairs: dict[str, Any] = {
+        name: kind if isinstance(kind, tuple) else (kind | None, None)
+        for name, kind in kinds.items()
     }
-    return create_model("Shape", **kinds)
+    return create_model("Shape", **pairs)
 
 
 #: The fields of ``plan.json`` and ``env.json`` that are read, in any version.
+_WORKLOAD = _shape(
+    dataset=(str, ...), scale=(float, ...), model=(str, ...), hidden=(int, ...), seed=(int, ...),
+    fanouts=(list[int], ...), batch_size=(int, ...), max_batches=(int, ...),
+    gpus=(int, 1), scaling=(str, ""), sampler=(str, ""), around_step=(str, ""), step=(str, ""),
+)  # fmt: skip
 _MEASURE = _shape(
     epochs=(int, ...), warmup_epochs=(int, ...), sampling=(str, ""), minibatches=(str, ""),
     sampler_workers=(int, 0), threads=(int, 0), eval_every_epoch=(bool, False),
 )  # fmt: skip
 _PLAN = _shape(
-    workloads=(dict[str, Workload], ...), cases=(list[NamedCase], ...), measure=(_MEASURE, ...),
+    workloads=(dict[str, _WORKLOAD], ...), cases=(list[NamedCase], ...), measure=(_MEASURE, ...),
     name=(str, ...),
 )  # fmt: skip
-_CPU = _shape(model=str, usable_cores=int, logical_cores=int)
+_GPU = _shape(name=(str, ...), power_limit_w=float, link_gen_max=int, link_width_max=int)
+_PACKAGE = _shape(package=(str, ...), version=(str, ...))
 _ENV = _shape(
-    cpu=(_CPU, {}), gpus=list[_Gpu], memory=(_shape(total=int), {}),
-    numa=(_shape(processors_by_node=(dict[int, int], {})), {}),
+    cpu=(_shape(model=str, usable_cores=int, logical_cores=int), {}), gpus=list[_GPU],
+    memory=(_shape(total=int), {}), numa=(_shape(processors_by_node=(dict[int, int], {})), {}),
     libraries=dict[str, str | None], thread_limits=dict[str, str | None],
-    plugins=(dict[str, dict[str, _Package]], {}), waiting=Waiting,
+    plugins=(dict[str, dict[str, _PACKAGE]], {}), waiting=Waiting,
 )  # fmt: skip
 
 
@@ -66,9 +59,12 @@ def limits_of(plan: dict[str, Any]) -> dict[str, Any]:
     measure = plan.get("measure")
     if not isinstance(measure, dict):
         return {}
-    limits = {key: measure[key] for key in ("repeats", "precision") if measure.get(key) is not None}
     older = [measure[key] for key in ("min_repeats", "max_repeats") if key in measure]
-    return {**({"repeats": older} if older else {}), **limits}
+    limits = {
+        "repeats": measure.get("repeats") or older or None,
+        "precision": measure.get("precision"),
+    }
+    return {key: value for key, value in limits.items() if value is not None}
 
 
 def first_of(error: ValidationError) -> str:
@@ -89,33 +85,25 @@ def check(folder: Path, plan: dict[str, Any], frames: Frames, env: dict[str, Any
         ("plan.json", Measure, "plan", limits_of(plan)),
         ("env.json", _ENV, "machine", env),
     ]
-    for name, shape, what, content in shapes:
+    for name, shape, kind, content in shapes:
         try:
             shape.model_validate_json(json.dumps(content), strict=True)
         except ValidationError as error:
-            why = f"not a run's {what} ({first_of(error)})"
+            why = f"not a run's {kind} ({first_of(error)})"
             raise RunError(f"{folder / name}: {why}; {RESTORE}") from error
-    workloads = plan["workloads"]
-    for name, fields in workloads.items():
-        if lacking := _NEEDED - fields.keys():
-            raise RunError(f"{folder / 'plan.json'}: {name} has no {min(lacking)}; {RESTORE}")
-    if strange := {case["workload"] for case in plan["cases"]} - workloads.keys():
-        why = f"a case has the workload {min(strange)!r}, which is none of it"
-        raise RunError(f"{folder / 'plan.json'}: {why}; {RESTORE}")
-    if any(case["strategy"] == "null" for case in plan["cases"]):  # it would rank as a data path
-        why = "the no-fetch limit is called no_fetch now, and `null` there; read it with the"
-        raise RunError(f"{folder}: {why} gatherbench version that wrote it")
-    if strange := {*frames.epochs["workload"], *frames.cases["workload"]} - workloads.keys():
+    used = {*frames.epochs["workload"], *frames.cases["workload"]}
+    used |= {case["workload"] for case in plan["cases"]}
+    if strange := used - plan["workloads"].keys():
         raise RunError(
-            f"{folder / 'epochs.csv'}: workload {min(strange)!r} does not stand in plan.json;"
-            " the files belong to different runs: put those of one run there"
+            f"{folder / 'plan.json'}: lacks the workload {min(strange)!r} of a case, or of"
+            " epochs.csv; the files belong to different runs: put those of one run there"
         )
     for table in (EPOCHS, CASES):
         for name, line in _contradictions(table, frames):
-            case = frames.table(table)[["workload", "strategy", "variant"]].iloc[line]
+            case = " ".join(frames.table(table)[["workload", "strategy", "variant"]].iloc[line])
             raise RunError(
-                f"{folder / table}.csv: line {line + 2}: {name} of {' '.join(case)} has a value"
-                f" and a reason why there is none, or neither; {RESTORE}"
+                f"{folder / table}.csv: line {line + 2}: {name} of {case} has a value and a reason"
+                f" why there is none, or neither; {RESTORE}"
             )
 
 
@@ -130,19 +118,20 @@ def _contradictions(table: str, frames: Frames) -> list[tuple[str, int]]:
     reasons = frames.reasons[frames.reasons["table"] == table]
     of_cases = reasons[reasons["epoch"] < 0].drop(columns="epoch").merge(lines, on=keys)
     of_epochs = reasons[reasons["epoch"] >= 0].merge(lines, on=[*keys, "epoch"])
-    every = pd.concat([of_cases, of_epochs]).assign(missing=lambda of: of["status"] != "ok")
-    wrong = list[tuple[str, int]]()
-    for name, of in every.groupby("column"):
-        if name in frame:
-            there = frame[name].notna().to_numpy()[of["line"]]
-            wrong += [(str(name), line) for line in of["line"][there == of["missing"]]]
-    name = "epoch_s" if table == EPOCHS else ENDED.name
-    has = frame.get(name, pd.Series(float("nan"), frame.index)).notna()
+    every = pd.concat([of_cases, of_epochs])
+    every = every[every["column"].isin(frame.columns)]
+    missing = every["status"] != "ok"
+    values = frame.notna().to_numpy()[every["line"], frame.columns.get_indexer(every["column"])]
+    wrong = every[values == missing]
+    needed = "epoch_s" if table == EPOCHS else ENDED.name
+    has, trained = (
+        frame.get(name, pd.Series(np.nan, frame.index)).notna() for name in (needed, "train_s")
+    )
     if table == EPOCHS:
-        given = every.loc[(every["column"] == name) & every["missing"], "line"]
-        trained = frame.reindex(columns=["train_s"])["train_s"].notna()
-        lost = (frame["rank"] < 0) & ~has & trained & ~lines["line"].isin(given)
+        explained = every.loc[(every["column"] == needed) & missing, "line"]
+        lost = (frame["rank"] < 0) & ~has & trained & ~lines["line"].isin(explained)
     else:
         ok = frame["status"] == "ok"
         lost = frame["status"].notna() & ((ok != has) | (ok & frame["reason"].notna()))
-    return wrong + [(name, line) for line in lines["line"][lost]]
+    found = list(zip(wrong["column"], wrong["line"], strict=True))
+    return found + [(needed, line) for line in lines["line"][lost]]

@@ -161,13 +161,13 @@ def test_what_can_be_read_and_not_measured_is_one_line_when_it_is_resumed(folder
 @pytest.mark.parametrize(
     ("file", "wrong", "said"),
     [
-        ("plan.json", {"workloads": {WORKLOAD: {"dataset": "d"}}}, "has no batch_size"),
+        ("plan.json", {"workloads": {WORKLOAD: {"dataset": "d"}}}, "scale: Field required"),
         ("plan.json", {"workloads": {WORKLOAD: []}}, "workloads"),
         ("plan.json", {"cases": [{"workload": 3}]}, r"cases\.0\.workload"),
         ("plan.json", {"name": 3}, "name"),
         ("env.json", {"cpu": []}, "cpu"),
         ("env.json", {"cpu": {"logical_cores": "many"}}, r"cpu\.logical_cores"),
-        ("plan.json", {"workloads": {}}, "a case has the workload"),
+        ("plan.json", {"workloads": {}}, "lacks the workload"),
         ("env.json", {"gpus": [3]}, r"gpus\.0"),
         ("env.json", {"gpus": [{"name": "a", "power_limit_w": "b"}]}, r"gpus\.0\.power_limit_w"),
         ("env.json", {"plugins": {"a": {"b": {}}}}, r"plugins\.a\.b\.package"),

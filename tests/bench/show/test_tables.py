@@ -48,12 +48,6 @@ def plan_without_cases(folder: Path) -> None:
     (folder / "plan.json").write_text(json.dumps(plan))
 
 
-def old_name_of_the_limit(folder: Path) -> None:
-    plan = json.loads((folder / "plan.json").read_text())
-    plan["cases"][0]["strategy"] = "null"
-    (folder / "plan.json").write_text(json.dumps(plan))
-
-
 def two_values(folder: Path) -> None:
     head, *lines = (folder / "epochs.csv").read_text().splitlines(keepends=True)
     place = head.split(",").index("gpu_energy_j")
@@ -81,7 +75,6 @@ def another_schema(folder: Path) -> None:
         (garble("samples.parquet"), "samples.parquet"),
         (foreign_workload, "different runs"),
         (plan_without_cases, r"not a run's plan \(cases: "),
-        (old_name_of_the_limit, r"is called no_fetch now"),
         (two_values, "gpu_energy_j of .* has a value and a reason why there is none"),
         (another_schema, "schema version 99, expected 4"),
         (tear_last_line, r"epochs.csv: not a table of a run \(its last line is cut off\)"),
