@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.plan import Measure, NamedCase
+from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.columns import CASES, ENDED, EPOCHS, OF_CASE
 from gatherbench.bench.run.frames import RESTORE, Frames
 from gatherbench.bench.run.part import StoreError
@@ -19,6 +20,20 @@ from gatherbench.outside import plain
 
 #: A reader of a run needs one error for all of its damaged files.
 RunError = StoreError
+#: The fields of a workload that are read without a default.
+_NEEDED = {"dataset", "scale", "model", "hidden", "fanouts", "batch_size", "max_batches", "seed"}
+
+
+class _Gpu(BaseModel):
+    name: str
+    power_limit_w: float | None = None
+    link_gen_max: int | None = None
+    link_width_max: int | None = None
+
+
+class _Package(BaseModel):
+    package: str
+    version: str
 
 
 def _shape(**kinds: Any) -> Any:
@@ -31,26 +46,19 @@ def _shape(**kinds: Any) -> Any:
 
 
 #: The fields of ``plan.json`` and ``env.json`` that are read, in any version.
-_WORKLOAD = _shape(
-    dataset=(str, ...), scale=(float, ...), model=(str, ...), hidden=(int, ...), seed=(int, ...),
-    fanouts=(list[int], ...), batch_size=(int, ...), max_batches=(int, ...),
-    gpus=(int, 1), scaling=(str, ""), sampler=(str, ""), around_step=(str, ""), step=(str, ""),
-)  # fmt: skip
 _MEASURE = _shape(
     epochs=(int, ...), warmup_epochs=(int, ...), sampling=(str, ""), minibatches=(str, ""),
     sampler_workers=(int, 0), threads=(int, 0), eval_every_epoch=(bool, False),
 )  # fmt: skip
 _PLAN = _shape(
-    workloads=(dict[str, _WORKLOAD], ...), cases=(list[NamedCase], ...), measure=(_MEASURE, ...),
+    workloads=(dict[str, Workload], ...), cases=(list[NamedCase], ...), measure=(_MEASURE, ...),
     name=(str, ...),
 )  # fmt: skip
-_GPU = _shape(name=(str, ...), power_limit_w=float, link_gen_max=int, link_width_max=int)
-_PACKAGE = _shape(package=(str, ...), version=(str, ...))
 _ENV = _shape(
-    cpu=(_shape(model=str, usable_cores=int, logical_cores=int), {}), gpus=list[_GPU],
+    cpu=(_shape(model=str, usable_cores=int, logical_cores=int), {}), gpus=list[_Gpu],
     memory=(_shape(total=int), {}), numa=(_shape(processors_by_node=(dict[int, int], {})), {}),
     libraries=dict[str, str | None], thread_limits=dict[str, str | None],
-    plugins=(dict[str, dict[str, _PACKAGE]], {}), waiting=Waiting,
+    plugins=(dict[str, dict[str, _Package]], {}), waiting=Waiting,
 )  # fmt: skip
 
 
@@ -91,6 +99,9 @@ def check(folder: Path, plan: dict[str, Any], frames: Frames, env: dict[str, Any
         except ValidationError as error:
             why = f"not a run's {kind} ({first_of(error)})"
             raise RunError(f"{folder / name}: {why}; {RESTORE}") from error
+    for name, fields in plan["workloads"].items():
+        if lacking := _NEEDED - fields.keys():
+            raise RunError(f"{folder / 'plan.json'}: {name} has no {min(lacking)}; {RESTORE}")
     used = {*frames.epochs["workload"], *frames.cases["workload"]}
     used |= {case["workload"] for case in plan["cases"]}
     if strange := used - plan["workloads"].keys():
@@ -120,8 +131,8 @@ def _contradictions(table: str, frames: Frames) -> list[tuple[str, int]]:
     of_epochs = reasons[reasons["epoch"] >= 0].merge(lines, on=[*keys, "epoch"])
     every = pd.concat([of_cases, of_epochs])
     every = every[every["column"].isin(frame.columns)]
-    missing = every["status"] != "ok"
-    values = frame.notna().to_numpy()[every["line"], frame.columns.get_indexer(every["column"])]
+    missing, places = every["status"] != "ok", frame.columns.get_indexer(pd.Index(every["column"]))
+    values = frame.notna().to_numpy()[every["line"].to_numpy(), places]
     wrong = every[values == missing]
     needed = "epoch_s" if table == EPOCHS else ENDED.name
     has, trained = (

@@ -161,7 +161,7 @@ def test_what_can_be_read_and_not_measured_is_one_line_when_it_is_resumed(folder
 @pytest.mark.parametrize(
     ("file", "wrong", "said"),
     [
-        ("plan.json", {"workloads": {WORKLOAD: {"dataset": "d"}}}, "scale: Field required"),
+        ("plan.json", {"workloads": {WORKLOAD: {"dataset": "d"}}}, "has no batch_size"),
         ("plan.json", {"workloads": {WORKLOAD: []}}, "workloads"),
         ("plan.json", {"cases": [{"workload": 3}]}, r"cases\.0\.workload"),
         ("plan.json", {"name": 3}, "name"),
