@@ -32,8 +32,9 @@ from gatherbench.bench.run.agreement import STILL_RIGHT, judged, right_in
 from gatherbench.bench.run.columns import CASE_KEYS, EPOCH_KEYS, KNOWN, Column
 from gatherbench.bench.run.frames import Frames, among, frames_of
 from gatherbench.bench.run.guards import is_running
+from gatherbench.bench.run.part import LISTS
 from gatherbench.bench.run.rows import SERIES, Row, table_of
-from gatherbench.bench.run.store import SAMPLE_COLUMNS, RunStore
+from gatherbench.bench.run.store import RunStore
 from gatherbench.outside import read_json
 
 __all__ = ["Run", "RunError", "load_run"]
@@ -344,7 +345,7 @@ def run_of(
     Those keep only declared values and how they ended. For the arguments see :class:`Run`.
     """
     frames = judged(frames)  # a run that was killed has not been judged
-    samples = pd.DataFrame(columns=list(SAMPLE_COLUMNS)) if samples is None else samples
+    samples = pd.DataFrame(columns=list(LISTS["samples"])) if samples is None else samples
     calibration = table_of(()) if calibration is None else calibration
     right, cases = right_in(frames), frames.cases.copy()
     no_reason = cases["status"].isin(("failed", "skipped")) & cases["reason"].isna()

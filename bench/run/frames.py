@@ -35,7 +35,7 @@ from gatherbench.bench.run.columns import (
     REASON_KEYS,
     Column,
 )
-from gatherbench.bench.run.part import CaseId, StoreError, key_of
+from gatherbench.bench.run.part import CASE, CaseId, StoreError, key_of
 from gatherbench.bench.run.rows import BACKENDS, BASES, PROCESS, STATUSES, Row, is_time
 from gatherbench.datasets.files import replacing
 from gatherbench.outside import plain, read_bytes
@@ -45,8 +45,6 @@ SCHEMA_VERSION = 4
 TABLES = ("reasons", EPOCHS, CASES)
 COLUMNS_FILE = "columns.toml"
 KEYS = {EPOCHS: EPOCH_KEYS, CASES: CASE_KEYS, "reasons": REASON_KEYS}
-#: The columns that name a case within a run.
-CASE = ["workload", "strategy", "variant", "repeat"]
 _WHOLE = ("rank", "repeat", "block", "epoch", "schema_version")
 _WORDS = {"backend": BACKENDS, "basis": BASES, "status": STATUSES, "unit": UNITS}
 _MAY_BE_MISSING = ("status", "reason", "borrowed", "source")

@@ -5,9 +5,9 @@ that has ended in any way. If a case has not ended in a part, its whole *blocks*
 whose rows have been compared. A process that continues it measures the others.
 
 Kinds of records, besides the fields that name their case: ``row`` (an observation), ``samples``
-(seconds of each minibatch), ``series`` (polled values), ``block`` (the case has had its epoch of
-a block), ``end`` (its last row). Others show progress: ``turn`` (the running case), ``work`` (what
-is being prepared or counted, and its ``fraction``) and ``answer`` (the result of that).
+and ``timeline`` (columns of :data:`LISTS`), ``block`` (the case has had its epoch of a block),
+``end`` (its last row). Others show progress: ``turn`` (the running case), ``work`` (what is being
+prepared or counted, and its ``fraction``) and ``answer`` (the result of that).
 """
 
 from __future__ import annotations
@@ -45,14 +45,21 @@ CUT_OFF = "time.perf_counter, up to the last whole block: the case was cut off"
 #: ``source`` of the number of its rows that have been compared.
 COMPARED_EACH = "rows compared in each epoch; cut off before the comparison after the last"
 
-_CASE = ("workload", "strategy", "variant", "repeat")
+#: The columns that name a case within a run.
+CASE = ["workload", "strategy", "variant", "repeat"]
+#: Tables with many numbers per epoch: the seconds of every stage of every minibatch, and the values
+#: polled: ``time_s`` counts from the opening of the epoch's window; ``value`` is in ``unit``: bytes
+#: since then for a counter, the sensor's value for others.
+LISTS = {
+    "samples": (*CASE, "epoch", "stage", "batch", "value_s"),
+    "timeline": (*CASE, "epoch", "metric", "unit", "time_s", "value"),
+}
 #: The fields of the records of each kind.
 _FIELDS: dict[str, set[str]] = {
     "row": set(HEADER),
     "end": {*HEADER, "at"},
-    "samples": {*_CASE, "epoch", "stage", "values"},
-    "series": {*_CASE, "epoch", "metric", "unit", "points"},
-    "block": {*_CASE, "number", "wall_time_s", "rows"},
+    **{kind: set(columns) for kind, columns in LISTS.items()},
+    "block": {*CASE, "number", "wall_time_s", "rows"},
     "turn": {"case", "since", "before_s", "done"},
     "work": {"what", "fraction"},
     "answer": set(),
@@ -67,11 +74,6 @@ def key_of(item: Case | Row) -> CaseId:
     """Return the key of a case among the rows of a run."""
     workload = item.workload if isinstance(item, Row) else item.workload.id
     return (workload, item.strategy, item.variant, item.repeat)
-
-
-def ends_case(row: Row) -> bool:
-    """Return whether the row says how a case ended."""
-    return (row.stage, row.metric) == (CASE_STAGE, CASE_METRIC)
 
 
 class PartWriter:
@@ -102,14 +104,16 @@ class PartWriter:
 
     def samples(self, case: Case, epoch: int, stage: str, values: list[float]) -> None:
         """Write seconds of ``stage`` for each minibatch of ``epoch``, in order."""
-        self.write("samples", **case.names, epoch=epoch, stage=stage, values=values)
+        columns = {"batch": list(range(len(values))), "value_s": values}
+        self.write("samples", **case.names, epoch=epoch, stage=stage, **columns)
 
     def series(
         self, case: Case, epoch: int, metric: str, unit: str, points: Iterable[tuple[float, float]]
     ) -> None:
         """Write the values polled during ``epoch``: (s since its window opened, value then)."""
-        fields = {"epoch": epoch, "metric": metric, "unit": unit, "points": list(points)}
-        self.write("series", **case.names, **fields)
+        times, values = map(list, zip(*points, strict=True))
+        fields = {"epoch": epoch, "metric": metric, "unit": unit, "time_s": times, "value": values}
+        self.write("timeline", **case.names, **fields)
 
     def block(self, case: Case, number: int, spent_s: float, compared: int) -> None:
         """Record that the case has had its epoch of a block, as has each path.
@@ -236,7 +240,7 @@ def counted(path: Path) -> Iterator[Record]:
 
 
 def _case(record: Record) -> CaseId:
-    workload, strategy, variant, repeat = (record[name] for name in _CASE)
+    workload, strategy, variant, repeat = (record[name] for name in CASE)
     return (workload, strategy, variant, repeat)
 
 

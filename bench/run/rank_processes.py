@@ -28,7 +28,14 @@ from gatherbench.bench.run.group import PATIENCE_S, RanksDisagreeError, Together
 from gatherbench.bench.run.job import Block, Job, outcome
 from gatherbench.bench.run.joined import joined
 from gatherbench.bench.run.machines import collect_parts, send_parts, store_of, use_one_network
-from gatherbench.bench.run.part import PartWriter, rank_part, ranks_folder, read_part, rows_of
+from gatherbench.bench.run.part import (
+    LISTS,
+    PartWriter,
+    rank_part,
+    ranks_folder,
+    read_part,
+    rows_of,
+)
 from gatherbench.bench.run.table import Table, load_table, table_kind
 from gatherbench.bench.sampling.prepare import rank_trace
 from gatherbench.datasets.store import open_dataset
@@ -195,6 +202,6 @@ def _fold(job: Job, problems: list[str], out: PartWriter) -> str | None:
         # For each epoch the samples and timelines of its slowest rank, whose stages are the case's.
         for rank, part in enumerate(parts):
             for record in part:
-                if record["kind"] in ("samples", "series") and slowest.get(record["epoch"]) == rank:
+                if record["kind"] in LISTS and slowest.get(record["epoch"]) == rank:
                     out.write(**{**record, **job.case.names})
     return skipped

@@ -25,40 +25,35 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
 
 from gatherbench.bench.run.frames import (
-    CASE,
     COLUMNS_FILE,
     RESTORE,
     TABLES,
     Frames,
+    among,
     frames_of,
+    ids_in,
     read_frames,
     read_table,
 )
-from gatherbench.bench.run.part import CaseId, Record, SoFar, StoreError, counted, take_in
+from gatherbench.bench.run.part import LISTS, CaseId, SoFar, StoreError, counted, take_in
 from gatherbench.bench.run.rows import HEADER, Row, table_of
 from gatherbench.datasets.files import discard, replacing
 from gatherbench.outside import open_file, read_json
 
-SAMPLES_FILE, TIMELINE_FILE = "samples.parquet", "timeline.parquet"
-
-SAMPLE_COLUMNS = (*CASE, "epoch", "stage", "batch", "value_s")
-#: ``time_s`` counts from the opening of the epoch's window; ``value`` is in ``unit``: bytes since
-#: then for a counter, the sensor's value for others.
-TIMELINE_COLUMNS = (*CASE, "epoch", "metric", "unit", "time_s", "value")
 _KINDS = {
     **dict.fromkeys(("repeat", "epoch", "batch"), "int32"),
     **dict.fromkeys(("value_s", "time_s", "value"), "float64"),
 }
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class RunStore:
@@ -175,13 +170,30 @@ class RunStore:
         with replacing(self.calibration_file) as temporary:
             table.to_csv(temporary, index=False, lineterminator="\n")
 
+    def _list(self, kind: str) -> pd.DataFrame:
+        """Read a table of :data:`LISTS`; an empty one if there is no file."""
+        path, columns = self.folder / f"{kind}.parquet", LISTS[kind]
+        if not path.exists():
+            return pd.DataFrame(columns=list(columns))
+        try:
+            with open_file(path) as file:
+                table = pd.read_parquet(file)
+            if missing := set(columns) - set(table.columns):
+                raise ValueError(f"it has no column {min(missing)!r}")
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise StoreError(
+                f"{path}: cannot be read ({error}); put a whole copy of it there, or delete it: the"
+                " rows are read without it"
+            ) from error
+        return table
+
     def samples(self) -> pd.DataFrame:
-        """Return :data:`SAMPLE_COLUMNS`, without measurements that are only in parts so far."""
-        return _read_parquet(self.folder / SAMPLES_FILE, SAMPLE_COLUMNS)
+        """Return seconds of each stage of each minibatch (:data:`LISTS`); none of parts."""
+        return self._list("samples")
 
     def timeline(self) -> pd.DataFrame:
-        """Return :data:`TIMELINE_COLUMNS`; empty without polled values."""
-        return _read_parquet(self.folder / TIMELINE_FILE, TIMELINE_COLUMNS)
+        """Return values polled during epochs (:data:`LISTS`); none of parts."""
+        return self._list("timeline")
 
     def predict(self, rows: Iterable[Row]) -> None:
         """Write the tables anew with these predictions in place of earlier ones."""
@@ -193,45 +205,19 @@ class RunStore:
         if not self.parts.is_dir():
             return
         frames.write(self.folder)
-        for file, columns, kind, of in (
-            (SAMPLES_FILE, SAMPLE_COLUMNS, "samples", _samples_of),
-            (TIMELINE_FILE, TIMELINE_COLUMNS, "series", _series_of),
-        ):
-            records = (
-                one for part in self._parts() for one in counted(part) if one["kind"] == kind
-            )
-            tables = [of(record) for record in records]
-            if tables or file == SAMPLES_FILE:
-                _gather(tables, columns, self.folder / file)
+        for kind, columns in LISTS.items():
+            records = [r for part in self._parts() for r in counted(part) if r["kind"] == kind]
+            if not records:
+                continue
+            tables = [pd.DataFrame({name: record[name] for name in columns}) for record in records]
+            table = pd.concat(tables, ignore_index=True)
+            before = self._list(kind)  # other cases of an older one stay in it
+            table = pd.concat([before[~among(before, set(ids_in(table)))], table])
+            table = table.astype({name: _KINDS.get(name, "str") for name in columns})
+            with replacing(self.folder / f"{kind}.parquet") as temporary:
+                table.to_parquet(temporary, compression="zstd", index=False)
         if finished:  # all at once: the records of parts that remain would replace full cases
             discard(self.parts)
-
-
-def _samples_of(record: Record) -> Record:
-    values = record["values"]
-    return {**record, "batch": range(len(values)), "value_s": values}
-
-
-def _series_of(record: Record) -> Record:
-    points = record["points"]
-    return {**record, "time_s": [at for at, _ in points], "value": [value for _, value in points]}
-
-
-def _gather(records: Sequence[Record], columns: tuple[str, ...], path: Path) -> None:
-    """Write a table with many numbers per record; other cases of an older one stay in it."""
-    import pandas as pd
-
-    if not records:
-        return
-    tables = [pd.DataFrame({name: record[name] for name in columns}) for record in records]
-    table = pd.concat(tables, ignore_index=True)
-    if path.is_file():
-        before = pd.read_parquet(path)
-        again = pd.MultiIndex.from_frame(before[CASE]).isin(table.set_index(CASE).index)
-        table = pd.concat([before[~again], table], ignore_index=True)
-    table = table.astype({name: _KINDS.get(name, "str") for name in columns})
-    with replacing(path) as temporary:
-        table.to_parquet(temporary, compression="zstd", index=False)
 
 
 def read_observations(path: Path) -> pd.DataFrame:
@@ -265,23 +251,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise StoreError(f"{path}: not a JSON object; {RESTORE}")
     return content
-
-
-def _read_parquet(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """Read the table; an empty one if there is no file."""
-    import pandas as pd
-    import pyarrow as pa
-
-    if not path.exists():
-        return pd.DataFrame({name: [] for name in columns})
-    try:
-        with open_file(path) as file:
-            table = pd.read_parquet(file)
-        if missing := set(columns) - set(table.columns):
-            raise ValueError(f"it has no column {min(missing)!r}")
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise StoreError(
-            f"{path}: cannot be read ({error}); put a whole copy of it there, or delete it: the"
-            " rows are read without it"
-        ) from error
-    return table

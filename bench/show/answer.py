@@ -53,7 +53,7 @@ _MORE = "more repeats (repeats and budget_s in the plan’s TOML) on an idle mac
 #: What makes the host issue less work per row.
 _UNBIND = (
     "in the plan’s TOML, more rows a minibatch (batch_size, fanouts), a wider model (hidden) or, for"
-    " GraphSAGE on one GPU, `step = \"captured\"` under `[measure]`"
+    ' GraphSAGE on one GPU, `step = "captured"` under `[measure]`'
 )
 _LARGER = "in the plan’s TOML, fetch more (fanouts, batch_size, wider rows) or train less (hidden)"
 

@@ -460,5 +460,5 @@ def test_a_case_reads_link_power_and_energy(make_job, driver, monkeypatch):
         assert rows[stage, "gpu_energy"].value == pytest.approx(400 * 0.1)
     assert rows["epoch", "gpu_power"].value == 400
     assert rows["epoch", "pcie_host_to_device"].value == pytest.approx(RATE * 0.1)
-    kept = {record["metric"] for record in records if record["kind"] == "series"}
+    kept = {record["metric"] for record in records if record["kind"] == "timeline"}
     assert kept == {"gpu_power", "pcie_host_to_device", "pcie_device_to_host"}

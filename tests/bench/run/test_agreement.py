@@ -14,9 +14,9 @@ from gatherbench.bench.read.derive import epoch_times, problems
 from gatherbench.bench.read.tables import load_run, run_of
 from gatherbench.bench.run.agreement import judged, right_in, strays_in
 from gatherbench.bench.run.frames import frames_of
-from gatherbench.bench.run.part import CaseId
+from gatherbench.bench.run.part import LISTS, CaseId
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.store import SAMPLE_COLUMNS, RunStore
+from gatherbench.bench.run.store import RunStore
 
 NAIVE, PINNED = ("cpu_gather", "naive"), ("cpu_gather", "pinned")
 ALIGNED, OURS, THEIRS = ("aligned_zero_copy", "given"), ("ours", "x"), ("theirs", "x")
@@ -206,7 +206,7 @@ def test_an_interrupted_case_without_an_end_is_left_for_resume(store):
 def test_samples_of_wrong_cases_are_left_out(store):
     columns = {"workload": "w", "variant": ["naive", "given"], "repeat": 0, "epoch": 0}
     columns |= {"strategy": ["cpu_gather", "aligned_zero_copy"], "stage": "fetch", "batch": 0}
-    samples = pd.DataFrame({**columns, "value_s": [1.0, 2.0]})[list(SAMPLE_COLUMNS)]
+    samples = pd.DataFrame({**columns, "value_s": [1.0, 2.0]})[list(LISTS["samples"])]
     ended(store)
     run = run_of(store.folder, store.plan(), {}, store.frames(), samples=samples)
     assert list(run.samples["value_s"]) == [1.0]

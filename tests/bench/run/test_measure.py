@@ -150,7 +150,7 @@ def test_an_epoch_is_written_as_the_loop_timed_it(make_job, monkeypatch):
     assert value(rows, "fetch", "payload", 0) == 132_000  # 1000 rows of 33 floats
     assert value(rows, "train", "loss", 0) == 1.25
     assert value(rows, "harness", "overhead", 0) == 4.5  # (60 - 51) s over two minibatches
-    samples = {s["stage"]: s["values"] for s in read_part(job.part) if s["kind"] == "samples"}
+    samples = {s["stage"]: s["value_s"] for s in read_part(job.part) if s["kind"] == "samples"}
     assert samples == stages
 
 
@@ -189,9 +189,9 @@ def test_a_case_on_the_host_says_where_its_table_lies_and_what_it_cannot_read(ma
     samples = [r for r in read_part(job.part) if r["kind"] == "samples"]
     assert {(s["epoch"], s["stage"]) for s in samples} == {(e, s) for e in (0, 1) for s in STAGES}
     for sample in samples:
-        assert len(sample["values"]) == 5
+        assert len(sample["value_s"]) == 5
         stored = value(rows, sample["stage"], "wall_time", sample["epoch"])
-        assert sum(sample["values"]) == pytest.approx(stored)
+        assert sum(sample["value_s"]) == pytest.approx(stored)
 
 
 def test_what_tunes_beside_a_step_finds_one_that_has_been_made_before(make_job, monkeypatch):
@@ -313,12 +313,12 @@ def test_a_case_reads_the_sensors_that_the_run_trusts_and_keeps_what_they_polled
     rows = [r for r in measured(job) if r.metric == "pcie_x"]
     source = f"of (None, {trusted}) [samples=2, period=0.5 s]"
     assert [(r.epoch, r.value, r.source) for r in rows] == [(0, 7.0, source), (1, 7.0, source)]
-    kept = [r for r in read_part(job.part) if r["kind"] == "series"]
+    kept = [r for r in read_part(job.part) if r["kind"] == "timeline"]
     assert [(k["epoch"], k["metric"], k["unit"]) for k in kept] == [
         (0, "pcie_x", "B"),
         (1, "pcie_x", "B"),
     ]
-    assert kept[0]["points"] == [[0.0, 0.0], [0.5, 7.0]]
+    assert (kept[0]["time_s"], kept[0]["value"]) == ([0.0, 0.5], [0.0, 7.0])
 
 
 def test_a_plan_may_do_without_further_epochs_for_energy(make_job, monkeypatch):

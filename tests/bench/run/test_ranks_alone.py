@@ -55,7 +55,7 @@ def test_samples_are_the_slowest_ranks_and_no_part_is_left(job, monkeypatch):
     launched(monkeypatch, "ok", "ok")
     end, records = folded(job)
     assert end["status"] == "ok"
-    assert [r["values"] for r in records if r["kind"] == "samples"] == [[1.0]]
+    assert [r["value_s"] for r in records if r["kind"] == "samples"] == [[1.0]]
     assert [(r.rank, r.value) for r in rows_of(records)] == [(0, 1.0), (1, 2.0), (-1, 2.0)]
     assert [path.name for path in job.part.parent.iterdir()] == [job.part.name]
     launched(monkeypatch, "skipped", "skipped")

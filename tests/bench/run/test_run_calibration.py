@@ -11,7 +11,8 @@ import pytest
 from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.plan.workload import Case
-from gatherbench.bench.run.store import TIMELINE_COLUMNS, TIMELINE_FILE, RunStore
+from gatherbench.bench.run.part import LISTS
+from gatherbench.bench.run.store import RunStore
 
 from .fakes import cases, runner
 
@@ -41,13 +42,13 @@ def test_every_case_is_told_what_the_calibration_trusts_and_a_resumed_run_keeps_
     assert [r.metric for r in own] == ["pcie_host_to_device_ratio", "wall_time"]
     assert {(r.workload, r.strategy, r.backend) for r in own} == {("", "", "cuda")}
     timeline = store.timeline()
-    assert tuple(timeline.columns) == TIMELINE_COLUMNS
+    assert tuple(timeline.columns) == LISTS["timeline"]
     assert timeline["value"].tolist() == [0.0, 5e6] * 2
     assert timeline["time_s"].tolist() == [0.0, 0.02] * 2
     assert set(timeline["variant"]) == {"one", "two"}
-    before = (store.folder / TIMELINE_FILE).read_bytes()
+    before = (store.folder / "timeline.parquet").read_bytes()
     run(store)  # nothing is missing: nothing is gathered anew
-    assert (store.folder / TIMELINE_FILE).read_bytes() == before
+    assert (store.folder / "timeline.parquet").read_bytes() == before
     store.sensors_file.write_text("{}{")
     run(store, cases("one", "two", "three"))
     last = [r.source for r in rows_of_run(store) if r.metric == "sensors"][-1]
@@ -86,5 +87,5 @@ def test_a_run_without_a_gpu_has_none(store):
     assert run(store, device="cpu") == 0
     assert "calibration" not in executions(store)
     assert not store.sensors_file.exists()
-    assert not (store.folder / TIMELINE_FILE).exists()
+    assert not (store.folder / "timeline.parquet").exists()
     assert store.timeline().empty

@@ -277,7 +277,7 @@ def test_between_two_paths_that_the_host_bounds_there_is_no_verdict(run_of, trai
             " how the paths differ."
         )
         assert found.call == 'gatherbench.unified(x, strategy="unified_zero_copy")'
-        assert "`step = \"captured\"`" in found.change
+        assert '`step = "captured"`' in found.change
 
 
 def test_what_ties_with_a_host_bound_path_without_being_so_is_named_too(run_of):
