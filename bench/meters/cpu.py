@@ -3,9 +3,9 @@
 This is the cost that zero-copy is meant to save.
 
 Every value is a difference of cumulative counters. The process tree comes from ``getrusage``, whose
-clock is finer than the 10 ms tick of ``/proc/<pid>/stat`` and which includes every thread
-(``/proc/<pid>/status`` counts the context switches of the main thread alone). The whole system is
-read too, because the run's own processes are not charged for work of kernel threads or drivers.
+clock is finer than the 10 ms tick of ``/proc/<pid>/stat`` and which includes every thread. The
+whole system is read too, because the run's own processes are not charged for work of kernel threads
+or drivers.
 """
 
 from __future__ import annotations
@@ -26,12 +26,6 @@ _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 
 CORE_SECONDS = ("cpu_user", "cpu_system")
-_COUNTS = {
-    "context_switches_voluntary": "ru_nvcsw",
-    "context_switches_involuntary": "ru_nivcsw",
-    "page_faults_minor": "ru_minflt",
-    "page_faults_major": "ru_majflt",
-}
 _SYSTEM = ("system_cpu_busy", "system_cpu_steal")
 #: Fields of ``psutil.cpu_times``; one that this kernel lacks counts as 0. ``user`` includes guests,
 #: and waiting for input or output is idle.
@@ -40,10 +34,9 @@ _TICKS = {
     "system_cpu_steal": ("steal",),
     "idle": ("idle", "iowait"),
 }
-_USAGE = "getrusage(self, ended children)"
+_USAGE = "getrusage(self, ended children) + psutil.cpu_times(live children)"
 _SOURCES = {
-    **dict.fromkeys(CORE_SECONDS, f"{_USAGE} + psutil.cpu_times(live children)"),
-    **dict.fromkeys(_COUNTS, _USAGE),
+    **dict.fromkeys(CORE_SECONDS, _USAGE),
     **dict.fromkeys(_SYSTEM, "psutil.cpu_times, every core of the host"),
 }
 _WENT_BACK = unsupported("the counter went backwards, a process left the tree during the window")
@@ -53,18 +46,16 @@ _NO_PEAK = unsupported("this kernel reports no VmHWM", "run on Linux with /proc 
 
 class CpuMeter(Meter):
     """``cpu_user``, ``cpu_system`` (the tree, children included), ``system_cpu_busy``, ``…_steal``
-    (the whole host) in core-seconds; ``context_switches_…``, ``page_faults_…`` (this process and
-    its ended children); ``peak_rss`` (this process): over the window where the kernel lets its
-    mark be reset, else since the process began: its source says which.
+    (the whole host) in core-seconds; ``peak_rss`` (this process): over the window where the kernel
+    lets its mark be reset, else since the process began: its source says which.
     """
 
     name: ClassVar[str] = "cpu"
-    summary: ClassVar[str] = "core-seconds, context switches, page faults, peak memory"
+    summary: ClassVar[str] = "core-seconds and peak memory"
     lost: ClassVar[str] = "what a strategy costs the processor is not measured"
     trust: ClassVar[str] = "cumulative counters of the kernel, read at both ends of the window"
     units = {
         **dict.fromkeys((*CORE_SECONDS, *_SYSTEM), "s"),
-        **dict.fromkeys(_COUNTS, "1"),
         "peak_rss": "B",
     }
 
@@ -103,8 +94,8 @@ def _totals() -> dict[str, float]:
     """Return what this process and its ended children have used since their start, by metric."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    fields = {"cpu_user": "ru_utime", "cpu_system": "ru_stime", **_COUNTS}
-    return {m: getattr(own, field) + getattr(ended, field) for m, field in fields.items()}
+    user, system = own.ru_utime + ended.ru_utime, own.ru_stime + ended.ru_stime
+    return dict(zip(CORE_SECONDS, (user, system), strict=True))
 
 
 def _live_descendants() -> tuple[float, float]:

@@ -47,10 +47,7 @@ class DiskMeter(Meter):
         self._device = _device_of(folder or data_root(), devices)
         statistics = str(_DEVICES)
         if not isinstance(self._device, Reason):
-            whole = (self._device, self._device.parent)  # a partition has no queue of its own
-            ahead = next((kib for x in whole if (kib := _text(x / "queue/read_ahead_kb"))), "")
-            read_ahead = f" (read-ahead {ahead.strip()} KiB)" if ahead else ""
-            statistics = f"/sys/class/block/{self._device.name}/stat{read_ahead}"
+            statistics = f"/sys/class/block/{self._device.name}/stat"
         self.sources = {
             "disk_read_process": f"{_IO} read_bytes",
             "disk_read_device": f"{statistics}, sectors of {SECTOR_BYTES} B",

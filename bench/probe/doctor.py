@@ -9,7 +9,6 @@ of known size.
 from __future__ import annotations
 
 import shutil
-import time
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -27,11 +26,11 @@ from gatherbench.bench.machine.env import (
     library_versions,
 )
 from gatherbench.bench.machine.gpus import GpuInfo, gpu_in_use, list_gpus, used_first
-from gatherbench.bench.meters.base import Meter, Recorder
+from gatherbench.bench.meters.base import Meter
 from gatherbench.bench.meters.load import Load
 from gatherbench.bench.meters.nvml_device import COUNTERS, GpuUnderTest, SensorChoice, uuids_of
 from gatherbench.bench.meters.rapl import MIN_WINDOW_S
-from gatherbench.bench.meters.registry import open_meters
+from gatherbench.bench.meters.registry import open_meters, tried
 from gatherbench.bench.probe.case import every_case
 from gatherbench.datasets.store import data_root
 from gatherbench.kernels.cuda_calls import driver_shortage
@@ -182,13 +181,17 @@ def _gpu_under_test() -> GpuUnderTest | None:
 
 
 def judge(meter: Meter) -> Finding:
-    """Let a meter measure while this process works, and judge it by its readings."""
-    with Recorder([meter]) as recorder:
-        end = time.perf_counter() + WINDOW_S
-        while time.perf_counter() < end:
-            pass
-    measured, absent = list[str](), defaultdict[Reason, list[str]](list)
-    for reading in recorder.readings:
+    """Let a meter measure for a short time, and judge it by its readings."""
+    name, measured, absent = (
+        f"Meter {meter.name}",
+        list[str](),
+        defaultdict[Reason, list[str]](list),
+    )
+    try:
+        readings = tried(meter, WINDOW_S)
+    except ValueError as error:
+        return _missing(name, Reason("failed", str(error)), meter.lost)
+    for reading in readings:
         if reading.reason is None or reading.reason.kind == "too_short":  # longer windows have it
             measured.append(reading.metric)
         else:
@@ -196,10 +199,10 @@ def judge(meter: Meter) -> Finding:
     lines = [f"{', '.join(measured)}: {meter.trust}"] if measured else []
     lines += [f"no {', '.join(metrics)}: {reason.cause}" for reason, metrics in absent.items()]
     if not absent:
-        return Finding(f"Meter {meter.name}", "ok", "\n".join(lines))
+        return Finding(name, "ok", "\n".join(lines))
     remedies = "; ".join(dict.fromkeys(reason.remedy or "none is known" for reason in absent))
     status: Literal["limited", "missing"] = "limited" if measured else "missing"
-    return Finding(f"Meter {meter.name}", status, "\n".join(lines), meter.lost, remedies)
+    return Finding(name, status, "\n".join(lines), meter.lost, remedies)
 
 
 def _size(size_bytes: int) -> str:

@@ -19,7 +19,6 @@ def kernel(tmp_path: Path) -> Path:
     """``io``, and the device on which ``tmp_path`` lies, with its name."""
     number = tmp_path.stat().st_dev
     (tmp_path / "block/nvme0n1/queue").mkdir(parents=True)
-    (tmp_path / "block/nvme0n1/queue/read_ahead_kb").write_text("128\n")
     (tmp_path / "block/nvme0n1/nvme0n1p2").mkdir()
     (tmp_path / "devices").mkdir()
     link = tmp_path / "devices" / f"{os.major(number)}:{os.minor(number)}"
@@ -53,18 +52,18 @@ def test_the_window_is_the_difference_of_the_counters(kernel):
         "disk_reads_device": (30, "1"),
     }
     assert found["disk_read_process"].source == "/proc/self/io read_bytes"
-    named = "/sys/class/block/nvme0n1/stat (read-ahead 128 KiB), sectors of 512 B"
+    named = "/sys/class/block/nvme0n1/stat, sectors of 512 B"
     assert found["disk_read_device"].source == named
 
 
-def test_a_partition_has_the_queue_of_its_disk(kernel):
+def test_a_partition_has_counters_of_its_own(kernel):
     link = next((kernel / "devices").iterdir())
     link.unlink()
     link.symlink_to(kernel / "block/nvme0n1/nvme0n1p2")
     say(kernel, reads=1, sectors=1, read=1)
     found = window(meter(kernel), kernel, reads=2, sectors=9, read=1)
     assert found["disk_read_device"].value == 8 * 512
-    assert "nvme0n1p2/stat (read-ahead 128 KiB)" in found["disk_read_device"].source
+    assert "nvme0n1p2/stat" in found["disk_read_device"].source
 
 
 def test_files_that_are_missing_are_reasons_and_not_zeros(kernel):

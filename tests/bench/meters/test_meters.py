@@ -1,6 +1,5 @@
 """Meters: what they count really happened, and what they cannot read they say."""
 
-import mmap
 import resource
 import subprocess
 import sys
@@ -67,7 +66,6 @@ def test_threads_count_and_sleep_does_not():
     idle = by_metric([*closed(clock), *closed(meter)])
     assert value(idle, "window_time") >= 0.2
     assert value(idle, "cpu_user") + value(idle, "cpu_system") < 0.15
-    assert value(idle, "context_switches_voluntary") >= 1
 
 
 SAY, WAIT = "\nprint(flush=True)", "\ninput()"
@@ -114,22 +112,9 @@ def test_a_counter_that_goes_backwards_gives_no_value(monkeypatch):
     assert "backwards" in str(reading.reason)
 
 
-def test_page_faults_follow_fresh_memory():
-    meter = CpuMeter()
-    pages = 4096
-    meter.begin()
-    # Not by malloc: it may hand out again what an earlier test has touched.
-    with mmap.mmap(-1, pages * 4096) as fresh:
-        for page in range(pages):
-            fresh[page * 4096] = 1
-    faults = value(by_metric(closed(meter)), "page_faults_minor")
-    huge = 2**21 // 4096  # transparent huge pages fault once for many
-    assert faults >= pages / huge
-
-
 def test_what_ended_children_used_counts_as_the_process_s_own(monkeypatch):
-    """In the window the process uses 1, 2, 4, … of each, and its children ten times as much."""
-    fields = ("ru_utime", "ru_stime", "ru_nvcsw", "ru_nivcsw", "ru_minflt", "ru_majflt")
+    """In the window the process uses 1 and 2 of each, and its children ten times as much."""
+    fields = ("ru_utime", "ru_stime")
     used = {resource.RUSAGE_SELF: 0, resource.RUSAGE_CHILDREN: 0}
     monkeypatch.setattr(cpu_module, "_live_descendants", lambda: (0.0, 0.0))
     monkeypatch.setattr(
@@ -141,7 +126,7 @@ def test_what_ended_children_used_counts_as_the_process_s_own(monkeypatch):
     meter.begin()
     used.update({resource.RUSAGE_SELF: 1, resource.RUSAGE_CHILDREN: 10})
     readings = by_metric(closed(meter))
-    assert [readings[m].value for m in cpu_module._totals()] == [11, 22, 44, 88, 176, 352]
+    assert [readings[m].value for m in cpu_module._totals()] == [11, 22]
 
 
 def test_peak_memory_is_that_of_the_window():

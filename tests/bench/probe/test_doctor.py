@@ -259,7 +259,7 @@ ROOT = Reason("no_permission", "for root only", "sudo")
         (
             {"a": 1.0, "error": OSError("gone")},
             "missing",
-            ["no a: begin raised OSError: gone"],
+            ["failed: OSError: gone"],
             "none is known",
         ),
     ],
