@@ -85,18 +85,18 @@ def probe(
             raise typer.Exit(FAILED) from error
         screen.print(result.title, highlight=False, markup=False, soft_wrap=True)
         screen.print(table(result.medians))
-        if not result.facts.gpu:
+        if not result.facts["gpu"]:
             screen.print("No GPU was used: only the host was measured.")
         written = f"{result.folder}/probe.csv (to send in), probe.png, rows.csv"
         screen.print(f"Written: {written}", soft_wrap=True)
         if as_json:
             print_table(result.medians, as_json)
         if profile is not None:
-            file = profile if profile.suffix else profile / f"{result.facts.machine}.toml"
+            file = profile if profile.suffix else profile / f"{result.facts['machine']}.toml"
             with writing(file):
                 file.write_text(profile_of(result.medians, result.facts).to_toml(), "utf-8")
             text = f"Use it: gatherbench predict RUN --profile {file}"
-            if not result.facts.gpu:
+            if not result.facts["gpu"]:
                 text = (
                     f"Written: {file}. It has no constants of a GPU and its link: measure on a"
                     " machine with a GPU, or copy them from a profile (gatherbench list profiles)"

@@ -167,9 +167,9 @@ class OtherWork:
         """Return their mean number since this object was made; ``None``: a counter is missing."""
         read = self._cpu.end() | self._clock.end()
         numbers = [read[name] for name in (*_SYSTEM, *CORE_SECONDS, "window_time")]
-        if any(isinstance(one, Reason) for one in numbers):
+        if any(isinstance(number, Reason) for number in numbers):
             return None
-        busy, steal, user, system, seconds = (float(one) for one in numbers)  # type: ignore[arg-type]
+        busy, steal, user, system, seconds = map(float, numbers)  # type: ignore[arg-type]
         return max(0.0, busy + steal - user - system) / seconds if seconds else None
 
 

@@ -65,8 +65,8 @@ class DiskMeter(Meter):
         return {metric: change(self._early[metric], late) for metric, late in self._read().items()}
 
     def _read(self) -> Window:
-        found = re.search(r"^read_bytes: (\d+)$", _text(self._io), re.MULTILINE)
-        process = _NO_IO if found is None else float(found[1])
+        read = re.search(r"^read_bytes: (\d+)$", _text(self._io), re.MULTILINE)
+        process = _NO_IO if read is None else float(read[1])
         device: tuple[float | Reason, float | Reason]
         if isinstance(self._device, Reason):
             device = self._device, self._device
@@ -79,11 +79,11 @@ class DiskMeter(Meter):
 
 def _device_of(folder: Path, devices: Path) -> Path | Reason:
     """Return the kernel's folder of the block device of a folder, or of its nearest parent."""
-    place = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     number = place.stat().st_dev
-    found = devices / f"{os.major(number)}:{os.minor(number)}"
-    if found.exists():
-        return found.resolve()
+    device = devices / f"{os.major(number)}:{os.minor(number)}"
+    if device.exists():
+        return device.resolve()
     return unsupported(
         f"{folder} lies on no block device of its own (a network, overlay or memory file system)",
         "keep the datasets on a disk: GATHERBENCH_DATA",

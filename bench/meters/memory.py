@@ -68,17 +68,17 @@ class MemoryMeter(Meter):
         status = _STATUS.read_text() if _STATUS.is_file() else ""
         kilobytes = dict(re.findall(r"^Rss(\w+):\s+(\d+) kB$", status, re.MULTILINE))
         resident = {name: 1024 * int(kb) for name, kb in kilobytes.items()}
-        found: Window = dict.fromkeys(("host_pageable", "host_file_mapped"), _NO_RSS)
+        host: Window = dict.fromkeys(("host_pageable", "host_file_mapped"), _NO_RSS)
         if resident.keys() >= {"Anon", "Shmem", "File"}:
             # A registered map of a file is no anonymous memory: keep the difference at 0 or more.
             pageable = max(0, resident["Anon"] + resident["Shmem"] - registered)
-            found = {"host_pageable": pageable, "host_file_mapped": resident["File"]}
+            host = {"host_pageable": pageable, "host_file_mapped": resident["File"]}
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             why = _IDLE if torch.cuda.is_available() else _NO_GPU
-            return {**dict.fromkeys(self.units, why), **found}
+            return {**dict.fromkeys(self.units, why), **host}
         pinned = torch.cuda.host_memory_stats()["allocated_bytes.current"]
         return {
-            **found,
+            **host,
             "host_pinned": registered + pinned,
             "host_managed": managed_bytes(),
             "gpu_allocated_peak": torch.cuda.max_memory_allocated(),

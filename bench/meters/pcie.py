@@ -50,7 +50,7 @@ class Traffic:
     @property
     def bytes(self) -> list[float | Reason]:
         """The total of each direction, in the order of :data:`DIRECTIONS`."""
-        return [one[-1][1] if isinstance(one, tuple) else one for one in self.answers]
+        return [x[-1][1] if isinstance(x, tuple) else x for x in self.answers]
 
 
 class LinkCounters:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,62 +44,40 @@ MOST_ROUNDS = 100
 PROFILE_ROUNDS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """A description of a machine; each field is a column of ``probe.csv``.
+def facts_of(device: torch.device | None) -> dict[str, Any]:
+    """Describe this machine, with its CUDA ``device`` if any: the last columns of ``probe.csv``.
 
     ``None`` where the machine does not report it. ``cores`` are those that this process may use.
     The link is as trained when queried: an idle GPU may fall back to a slower generation.
     """
-
-    machine: str
-    cpu: str
-    cores: int
-    host_memory_bytes: int
-    gpus: int = 0
-    gpu: str = ""
-    gpu_memory_bytes: int | None = None
-    driver: str | None = None
-    link_generation: int | None = None
-    link_lanes: int | None = None
-    torch: str = torch.__version__
-    commit: str = ""
-    date: str = ""
-
-    @property
-    def description(self) -> str:
-        """The machine in words, for people."""
-        link = f", PCIe {self.link_generation}.0 x{self.link_lanes}" if self.link_lanes else ""
-        gpu = f"{self.gpu}{link}; " if self.gpu else ""
-        return f"{gpu}{self.cpu}, {self.cores} cores"
-
-
-def ask(device: torch.device | None) -> Facts:
-    """Describe this machine, with its CUDA ``device`` if there is one."""
-    cpu = describe_cpu()
-    host: dict[str, Any] = {
-        "machine": machine_slug({"gpus": [], "cpu": cpu}),
+    cpu, gpu, in_use = describe_cpu(), None, dict[str, Any]()
+    if device is not None:
+        gpu, described = torch.cuda.get_device_properties(device), describe_gpus()
+        # With several GPUs only the link of the one in use is awake.
+        if described["gpu_in_use"] or len(described["gpus"]) == 1:
+            in_use = described["gpus"][0]
+    return {
+        "machine": machine_slug({"gpus": [{"name": gpu.name}] if gpu else [], "cpu": cpu}),
         "cpu": cpu["model"],
         "cores": int(cpu["usable_cores"]),
         "host_memory_bytes": psutil.virtual_memory().total,
+        "gpus": torch.cuda.device_count() if gpu else 0,
+        "gpu": gpu.name if gpu else "",
+        "gpu_memory_bytes": gpu.total_memory if gpu else None,
+        "driver": in_use.get("driver"),
+        "link_generation": in_use.get("link_gen_current"),
+        "link_lanes": in_use.get("link_width_current"),
+        "torch": torch.__version__,
         "commit": commit_id(),
         "date": datetime.now(UTC).date().isoformat(),
     }
-    if device is None:
-        return Facts(**host)
-    gpu, described = torch.cuda.get_device_properties(device), describe_gpus()
-    # With several GPUs only the link of the one in use is awake.
-    in_use = described["gpus"][0] if described["gpu_in_use"] or len(described["gpus"]) == 1 else {}
-    host["machine"] = machine_slug({"gpus": [{"name": gpu.name}], "cpu": {}})
-    return Facts(
-        **host,
-        gpus=torch.cuda.device_count(),
-        gpu=gpu.name,
-        gpu_memory_bytes=gpu.total_memory,
-        driver=in_use.get("driver"),
-        link_generation=in_use.get("link_gen_current"),
-        link_lanes=in_use.get("link_width_current"),
-    )
+
+
+def in_words(facts: Mapping[str, Any]) -> str:
+    """Describe the machine for people."""
+    lanes, gpu = facts["link_lanes"], facts["gpu"]
+    link = f", PCIe {facts['link_generation']}.0 x{lanes}" if lanes else ""
+    return f"{gpu}{link}; " * bool(gpu) + f"{facts['cpu']}, {facts['cores']} cores"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +86,13 @@ class Probed:
 
     Attributes:
         medians: the table of :func:`~gatherbench.bench.probe.table.medians`.
+        facts: those of :func:`facts_of`.
         rounds: the number of complete rounds.
         other_cores: cores that other work kept busy meanwhile; ``None``: few, or not counted.
     """
 
     medians: pd.DataFrame
-    facts: Facts
+    facts: dict[str, Any]
     rounds: int
     folder: Path
     other_cores: float | None
@@ -123,7 +102,8 @@ class Probed:
         """The title of the picture."""
         facts = self.facts
         busy = f"; other work kept {self.other_cores:.1f} cores busy" if self.other_cores else ""
-        return f"{facts.description} ({facts.date}, {facts.commit}; {self.rounds} rounds{busy})"
+        origin = f"{facts['date']}, {facts['commit']}; {self.rounds} rounds{busy}"
+        return f"{in_words(facts)} ({origin})"
 
 
 def chosen(names: Sequence[str], scope: Scope) -> list[Case]:
@@ -168,8 +148,8 @@ def probe(
     scope = Scope.NAMED if names else scope
     usual = PROFILE_BUDGET_S if gpu and scope == Scope.PROFILE else BUDGET_S
     end = began + (budget_s or usual) - CLOSING_S
-    cases, facts = chosen(names, scope), ask(gpu)
-    folder = out or Path("probe") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{facts.machine}"
+    cases, facts = chosen(names, scope), facts_of(gpu)
+    folder = out or Path("probe") / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{facts['machine']}"
     rows = folder / "rows.csv"
     if rows.exists():
         raise ProbeError(f"{rows} exists already: choose another folder with --out")
@@ -205,11 +185,11 @@ def probe(
             fewest=PROFILE_ROUNDS if scope == Scope.PROFILE else 1,
         )
         busy = work.cores()
-        facts = ask(gpu)  # the link is awake now
+        facts = facts_of(gpu)  # the link is awake now
     table = medians(read_points(rows))
     result = Probed(table, facts, complete_rounds, folder, None if is_quiet(busy) else busy)
     with writing(folder):
-        sent = table.assign(**asdict(facts))
+        sent = table.assign(**facts)
         sent.to_csv(folder / "probe.csv", index=False, float_format="%.6g")
         draw(table, result.title, folder / "probe.png")
     return result

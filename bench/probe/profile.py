@@ -7,15 +7,15 @@ times stays unknown until it is given by hand.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from gatherbench.bench.machine.pcie import UnknownLinkError, raw_rate
 from gatherbench.bench.model.profile import SPECS, Constant, LinkProfile, ProfileError, Value
-from gatherbench.bench.probe.probe import Facts
+from gatherbench.bench.probe.probe import in_words
 from gatherbench.bench.probe.table import RATES, own_best
 
 BY = "measured by gatherbench probe"
@@ -46,14 +46,14 @@ class Timed(NamedTuple):
 TIMED = {key: Timed(**entry) for key, entry in _FOUND_BY["timed"].items()}
 
 
-def profile_of(table: pd.DataFrame, facts: Facts) -> LinkProfile:
+def profile_of(table: pd.DataFrame, facts: Mapping[str, Any]) -> LinkProfile:
     """Build a machine's profile from :func:`~gatherbench.bench.probe.table.medians`."""
-    cause = "not measured" if facts.gpus else "no_device: measured without a GPU"
+    cause = "not measured" if facts["gpus"] else "no_device: measured without a GPU"
     unknown = {
         key: Constant(unit=spec.unit, source=BY_HAND.get(key, cause)) for key, spec in SPECS.items()
     }
-    profile = LinkProfile(facts.machine, facts.description, unknown)
-    for key, value, source in [*_stated(facts), *_timed(table, facts.cores)]:
+    profile = LinkProfile(facts["machine"], in_words(facts), unknown)
+    for key, value, source in [*_stated(facts), *_timed(table, facts["cores"])]:
         try:
             profile = profile.with_constant(key, value, source)
         except ProfileError as refused:
@@ -61,16 +61,16 @@ def profile_of(table: pd.DataFrame, facts: Facts) -> LinkProfile:
     return profile
 
 
-def _stated(facts: Facts) -> Iterator[tuple[str, Value, str]]:
+def _stated(facts: Mapping[str, Any]) -> Iterator[tuple[str, Value, str]]:
     """Give the constants that the machine states, each with its source."""
-    yield "host.cores", _rounded(facts.cores), "cores that the process may use"
-    yield "host.memory", _rounded(facts.host_memory_bytes), "as the kernel reports it"
-    if not facts.gpus:
+    yield "host.cores", _rounded(facts["cores"]), "cores that the process may use"
+    yield "host.memory", _rounded(facts["host_memory_bytes"]), "as the kernel reports it"
+    if not facts["gpus"]:
         return
     yield "link.header", 12.0, _HEADER
     yield "link.framing", 8.0, _HEADER
-    yield "gpu.memory", _rounded(facts.gpu_memory_bytes or 0), "as the CUDA driver reports it"
-    generation, lanes = facts.link_generation, facts.link_lanes
+    yield "gpu.memory", _rounded(facts["gpu_memory_bytes"]), "as the CUDA driver reports it"
+    generation, lanes = facts["link_generation"], facts["link_lanes"]
     if generation and lanes and generation <= _LAST_OF_PACKETS:
         try:
             rate = _rounded(raw_rate(generation, lanes))

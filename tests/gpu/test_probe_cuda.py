@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gatherbench.bench.probe.case import Case, Scope, every_case
-from gatherbench.bench.probe.probe import ask
+from gatherbench.bench.probe.probe import facts_of
 from gatherbench.bench.probe.rig import RefusedError, Rig
 
 SPANS = (256 << 20, 512 << 20, 1 << 30)
@@ -41,7 +41,7 @@ def test_every_point_is_measured(rig: Rig, one: Case) -> None:
 
 
 def test_the_machine_can_be_asked(rig: Rig) -> None:
-    facts = ask(rig.device)
-    assert facts.gpus
-    assert facts.gpu_memory_bytes
-    assert facts.link_generation is None or 1 <= facts.link_generation <= 7
+    facts = facts_of(rig.device)
+    assert facts["gpus"]
+    assert facts["gpu_memory_bytes"]
+    assert facts["link_generation"] is None or 1 <= facts["link_generation"] <= 7

@@ -18,7 +18,7 @@ from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.probe import probe as probing
 from gatherbench.bench.probe import table as table_module
 from gatherbench.bench.probe.case import NEEDS, Scope, every_case
-from gatherbench.bench.probe.probe import Facts, probe, visit
+from gatherbench.bench.probe.probe import probe, visit
 from gatherbench.bench.probe.profile import BY_HAND, profile_of
 from gatherbench.bench.probe.rig import GIB, Observation, ProbeError, RefusedError
 from gatherbench.bench.probe.table import draw, medians, summary_line, table
@@ -26,11 +26,12 @@ from gatherbench.bench.read.points import COLUMNS, Point, read_points
 from gatherbench.reason import unsupported
 
 CASES = every_case()
-#: Two cores and a GPU.
-FACTS = Facts(
-    "a-gpu", "a processor", 2, 64 * GIB, 1, "A GPU", 24 * GIB, "590", 4, 16, commit="c", date="d"
-)
-HOST = Facts("a-host", "a processor", 2, 64 * GIB)
+#: Two cores, with a GPU and without.
+FACTS: dict[str, Any] = {
+    "machine": "a-gpu", "cpu": "a processor", "cores": 2, "host_memory_bytes": 64 * GIB,
+    "gpus": 1, "gpu": "A GPU", "gpu_memory_bytes": 24 * GIB, "link_generation": 4, "link_lanes": 16,
+}  # fmt: skip
+HOST = {**FACTS, "machine": "a-host", "gpus": 0, "gpu": "", "link_lanes": None}
 
 
 def rows(*of: tuple[Point, float], rounds: int = 3) -> pd.DataFrame:
@@ -249,7 +250,7 @@ def test_a_minute_of_a_host(small, quick, tmp_path, monkeypatch):
     assert done.rounds == 3
     assert (done.medians["rounds"][done.medians["reason"] == ""] == 3).all()
     file = pd.read_csv(done.folder / "probe.csv")
-    assert set(file["machine"]) == {done.facts.machine}
+    assert set(file["machine"]) == {done.facts["machine"]}
     with pytest.raises(ProbeError, match="exists already: choose another folder"):
         probe(tmp_path / "new")
 
@@ -258,7 +259,7 @@ def test_a_minute_and_a_profile_of_a_gpu(cuda, quick, tmp_path):
     done = probe(tmp_path / "one")
     limits = {"copy_to_device", "sm_read", "gpu_gather", "managed_gather", "host_gather"}
     assert limits <= set(done.medians["case"])
-    assert done.facts.gpu == "a stand-in"
+    assert done.facts["gpu"] == "a stand-in"
     whole = probe(tmp_path / "two", scope=Scope.PROFILE)
     wanted = {one.name for one in CASES.values() if one.scope <= Scope.PROFILE}
     assert set(whole.medians["case"]) == wanted

@@ -96,19 +96,23 @@ def test_a_machine_with_a_gpu_is_asked(monkeypatch):
     )
     told: dict[str, Any] = {"gpus": [awake, idle], "gpu_in_use": "this one"}
     monkeypatch.setattr(probe, "describe_gpus", lambda: told)
-    facts = probe.ask(torch.device("cuda", 0))
-    assert (facts.machine, facts.gpus, facts.gpu_memory_bytes) == ("nvidia-h200", 2, 150 << 30)
-    assert (facts.link_generation, facts.link_lanes, facts.driver) == (5, 16, "580")
-    assert facts.description.startswith("NVIDIA H200, PCIe 5.0 x16; ")
+    facts = probe.facts_of(torch.device("cuda", 0))
+    assert (facts["machine"], facts["gpus"], facts["gpu_memory_bytes"]) == (
+        "nvidia-h200",
+        2,
+        150 << 30,
+    )
+    assert (facts["link_generation"], facts["link_lanes"], facts["driver"]) == (5, 16, "580")
+    assert probe.in_words(facts).startswith("NVIDIA H200, PCIe 5.0 x16; ")
     told["gpu_in_use"] = None  # which of them it is, nobody says
-    assert probe.ask(torch.device("cuda", 0)).link_generation is None
+    assert probe.facts_of(torch.device("cuda", 0))["link_generation"] is None
     told["gpus"] = [awake]
-    assert probe.ask(torch.device("cuda", 0)).link_generation == 5
+    assert probe.facts_of(torch.device("cuda", 0))["link_generation"] == 5
 
 
 def test_this_host_can_be_asked(monkeypatch):
     monkeypatch.setenv("GATHERBENCH_COMMIT", "0123456789ab")
-    facts = probe.ask(None)
-    assert facts.machine.startswith("cpu-")
-    assert facts.cores >= 1
-    assert (facts.gpus, facts.gpu, facts.commit) == (0, "", "0123456789ab")
+    facts = probe.facts_of(None)
+    assert facts["machine"].startswith("cpu-")
+    assert facts["cores"] >= 1
+    assert (facts["gpus"], facts["gpu"], facts["commit"]) == (0, "", "0123456789ab")
