@@ -50,19 +50,27 @@ class BadRunError(ValueError):
 
 
 def new_run(
-    plan_name: str, results: Path, device: str, *, profile: str = "", group: Group | None = None
+    plan_name: str,
+    results: Path,
+    device: str,
+    *,
+    profile: str = "",
+    sensors: Path | None = None,
+    group: Group | None = None,
 ) -> PreparedRun:
     """Make the folder for a new run of the plan.
 
-    ``device`` and ``profile`` override the plan's. ``group``: the processes of a launcher, of which
-    this is the first; workloads without ``gpus`` use them all.
+    ``device`` and ``profile`` override the plan's. ``sensors``: the folder of an earlier run whose
+    check of this GPU's sensors is used again. ``group``: the processes of a launcher, of which this
+    is the first; workloads without ``gpus`` use them all.
 
     Raises:
         PlanError, DatasetError: the plan is wrong.
         ProfileError: the profile is wrong or missing.
         LaunchError: the launcher's processes are too many or too few for a workload.
         BadRunError: there is no such device, or there are too few cores; or the results cannot be
-            written.
+            written; or the run of ``sensors`` has checked no sensors, or those of another GPU.
+        StoreError: ``sensors`` is no run folder.
     """
     load = Load.now()
     if plan_name == USUAL:
@@ -77,6 +85,11 @@ def new_run(
     env = _described(group)
     _refuse(plan.measure, plan.workloads(), env, group)
     machine = _machine(env)
+    checked = None if sensors is None else RunStore.open(sensors)
+    if checked is not None and not (
+        checked.sensors_file.exists() and checked.env().get("gpu_in_use") == env["gpu_in_use"]
+    ):
+        raise BadRunError(f"{sensors}: has not checked this GPU's sensors; leave --sensors out")
     profile = profile or plan.profile or usual_profile(device, machine)
     modelled = load_profile(profile) if profile else None
     plan = plan.model_copy(update={"device": device, "profile": profile})
@@ -100,6 +113,8 @@ def new_run(
         store = RunStore.create(results, machine, text, env)
         if modelled is not None:
             write_atomically(store.profile_file, modelled.to_toml())
+        if checked is not None:
+            store.take_sensors(checked)
     except OSError as error:
         raise BadRunError(
             f"{results}: the run cannot be written there: {error}; choose a folder with --results"

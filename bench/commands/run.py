@@ -45,6 +45,12 @@ def run(
         float | None,
         typer.Option(help="Seconds for the whole run, instead of the plan's budget_s.", min=0),
     ] = None,
+    sensors: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of an earlier run with this GPU; its check of the sensors is used again."
+        ),
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Print only the run's folder, as the last line.")
     ] = False,
@@ -63,8 +69,8 @@ def run(
         if bool(plan) == (resume is not None):
             hint = ", not both: a resumed run keeps its own plan" if plan else ""
             fail(f"give a plan, or --resume FOLDER to complete an earlier run{hint}")
-        if resume is not None and (device or profile):
-            fail("--device and --profile go with a new run: a resumed one keeps its own")
+        if resume is not None and (device or profile or sensors):
+            fail("--device, --profile and --sensors go with a new run: a resumed one keeps its own")
         if plan and plan != USUAL:
             load_plan(plan)  # refuse a wrong one before importing torch
 
@@ -77,7 +83,9 @@ def run(
             if resume is not None:
                 prepared = reopen(resume, group)
             else:
-                prepared = new_run(plan, results, device, profile=profile, group=group)
+                prepared = new_run(
+                    plan, results, device, profile=profile, sensors=sensors, group=group
+                )
             status = execute(prepared, console(quiet=quiet), console(stderr=True), budget)
         if quiet:
             typer.echo(prepared.store.folder)

@@ -48,7 +48,7 @@ from gatherbench.bench.run.frames import (
 from gatherbench.bench.run.part import LISTS, CaseId, SoFar, StoreError, counted, take_in
 from gatherbench.bench.run.rows import HEADER, Row, table_of
 from gatherbench.datasets.files import discard, replacing
-from gatherbench.outside import open_file, read_json
+from gatherbench.outside import open_file, read_bytes, read_json
 
 _KINDS = {
     **dict.fromkeys(("repeat", "epoch", "batch"), "int32"),
@@ -164,6 +164,11 @@ class RunStore:
         """Return the observations of the run as a whole: :data:`HEADER`; empty without a GPU."""
         file = self.calibration_file
         return read_observations(file) if file.exists() else table_of(())
+
+    def take_sensors(self, checked: RunStore) -> None:
+        """Take over the check of the sensors of an earlier run with the same GPU."""
+        self.sensors_file.write_bytes(read_bytes(checked.sensors_file))
+        self.keep_calibration(checked.calibration().assign(run_id=self.run_id))
 
     def keep_calibration(self, table: pd.DataFrame) -> None:
         """Write the observations of the run as a whole."""

@@ -6,7 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from gatherbench.bench.cli import app
 from gatherbench.bench.probe.case import every_case
 
 ROOT = Path(__file__).parents[2]
@@ -87,6 +89,8 @@ def test_each_part_has_an_archive_and_sensors_are_checked_once(page):
     runs = [line for line in asked(page) if line.startswith("run")]
     assert len(runs) == 5
     assert ["--sensors" in line for line in runs] == [False, *[True] * 4]
+    known = {option for each in get_command(app).commands["run"].params for option in each.opts}
+    assert {word for line in runs for word in line.split() if word.startswith("--")} <= known
     assert "repeats = 6" in (page / "gpu-out/decide.toml").read_text()
     energy = (page / "gpu-out/energy.toml").read_text()
     assert energy.count("[[workload]]") == 1

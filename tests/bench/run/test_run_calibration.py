@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 import pytest
 from tests.bench.observations import rows_of_run
 
+from gatherbench.bench.commands.execute import BadRunError, new_run
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run.part import LISTS
 from gatherbench.bench.run.store import RunStore
@@ -53,6 +54,24 @@ def test_every_case_is_told_what_the_calibration_trusts_and_a_resumed_run_keeps_
     run(store, cases("one", "two", "three"))
     last = [r.source for r in rows_of_run(store) if r.metric == "sensors"][-1]
     assert "left no choice" in last
+
+
+def test_another_run_of_the_machine_may_have_calibrated(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("TEST_TRUSTED_SOURCE", "counters")
+    run(store, CASES[:1])
+    plan = {"name": "p", "measure": {}, "workloads": {}, "cases": []}
+    other = RunStore.create(tmp_path / "other", "box", plan, {"gpu_in_use": "a"})
+    other.take_sensors(store)
+    assert run(other) == 0
+    assert executions(other) == [case.id for case in CASES]
+    rows = rows_of_run(other)
+    assert {r.run_id for r in rows} == {other.run_id}
+    assert [r.source for r in rows if r.metric == "sensors"] == ["counters", "counters"]
+    told = [r.metric for r in rows if r.stage == "calibration"]
+    assert told == ["pcie_host_to_device_ratio", "wall_time"]
+    none = RunStore.create(tmp_path / "none", "box", plan, {})
+    with pytest.raises(BadRunError, match="has not checked this GPU's sensors"):
+        new_run("quick", tmp_path, "cpu", sensors=none.folder)
 
 
 def test_a_calibration_that_dies_costs_the_counters_and_no_case(store):
