@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,21 +13,12 @@ from torch import Tensor
 
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.conformance import open_known
-from gatherbench.strategies.registry import STRATEGIES, representatives
+from gatherbench.strategies.registry import STRATEGIES
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 
 HOST = torch.device("cpu")
-RUNNABLE = [v for cls in STRATEGIES for v in representatives(cls) if v.skip(HOST) is None]
-
-
-def fetches_as(variant: Strategy) -> Strategy:
-    """Return the variant with defaults for the options that only decide which rows it keeps."""
-    default = type(variant)()
-    kept = {n: getattr(default, n) for n in ("policy", "share") if hasattr(default, n)}
-    return replace(variant, **kept)
-
-
-RUNNABLE = list({fetches_as(variant): variant for variant in RUNNABLE[::-1]}.values())[::-1]
+#: Every strategy with its default parameters.
+RUNNABLE = [cls() for cls in STRATEGIES if cls().skip(HOST) is None]
 TABLE = torch.arange(4096.0)[:, None].repeat(1, 16)
 CALLS = 50
 
@@ -47,7 +37,7 @@ def measure(benchmark: BenchmarkFixture, label: str, fetch: Callable[[Tensor], T
     assert float(rows[0, 0]) == float(row_id)
 
 
-@pytest.mark.parametrize("strategy", RUNNABLE, ids=lambda v: f"{v.name}-{v.variant}")
+@pytest.mark.parametrize("strategy", RUNNABLE, ids=lambda strategy: strategy.name)
 def test_submit_and_result(benchmark: BenchmarkFixture, strategy: Strategy) -> None:
     with open_known(strategy, TABLE, HOST) as fetcher:
         measure(benchmark, "submit + result", lambda ids: fetcher.submit(ids).result())
@@ -56,7 +46,7 @@ def test_submit_and_result(benchmark: BenchmarkFixture, strategy: Strategy) -> N
 @pytest.mark.parametrize("name", ["aligned_zero_copy", "async_zero_copy"])
 def test_unified_tensor(benchmark: BenchmarkFixture, name: str) -> None:
     """Time ``features[ids]``, which adds the prefetch's bookkeeping and the copy."""
-    strategy = next(v for v in RUNNABLE if v.name == name)
+    strategy = next(strategy for strategy in RUNNABLE if strategy.name == name)
     with UnifiedTensor(TABLE, strategy, HOST) as features:
 
         def fetch(ids: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from gatherbench.bench.regress import against, turns, verdicts
-from gatherbench.bench.regress.bench_submit import fetches_as
 from gatherbench.bench.regress.turns import BenchmarkError, run_pair
 from gatherbench.bench.regress.verdicts import (
     MIN_PAIRS,
@@ -29,7 +28,6 @@ from gatherbench.bench.regress.verdicts import (
     judge_all,
     worth_more,
 )
-from gatherbench.strategies.registry import build
 
 #: A clock of its own: what a benchmark takes is what its code says that it takes.
 WORK = """
@@ -258,14 +256,6 @@ def test_too_few_pairs_decide_nothing():
     verdict = sampled("x", [1.0] * (MIN_PAIRS - 1)).verdict(1)
     assert (verdict.word, verdict.reason) == ("AMBIGUOUS", "5 of at least 6 pairs")
     assert sampled("x", [1.0] * MIN_PAIRS).verdict(1).word == "SLOW"
-
-
-def test_variants_of_one_code_are_timed_once():
-    """Which rows are kept, and how many, decides nothing that a fetch of one row does."""
-    default, degree, half = (
-        build("cached_zero_copy", params) for params in ({}, {"policy": "degree"}, {"share": "50%"})
-    )
-    assert fetches_as(degree) == fetches_as(half) == default
 
 
 @pytest.mark.parametrize(
