@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.read.derive import epoch_intervals, problems
 from gatherbench.bench.read.noise import mostly_noisy, noise, noisy_series
 from gatherbench.bench.read.standings import Standing, standings
@@ -52,8 +51,8 @@ _AGAIN = "measure again, several repeats on an idle machine"
 _MORE = "more repeats (repeats and budget_s in the plan’s TOML) on an idle machine"
 #: What makes the host issue less work per row.
 _UNBIND = (
-    "in the plan’s TOML, more rows a minibatch (batch_size, fanouts), a wider model (hidden) or, for"
-    ' GraphSAGE on one GPU, `step = "captured"` under `[measure]`'
+    "in the plan’s TOML, more rows a minibatch (batch_size, fanouts), a wider model (hidden) or,"
+    ' for GraphSAGE on one GPU, `step = "captured"` under `[measure]`'
 )
 _LARGER = "in the plan’s TOML, fetch more (fanouts, batch_size, wider rows) or train less (hidden)"
 
@@ -241,12 +240,6 @@ def _cautions(run: Run) -> Iterator[str]:
     single = sum(found.repeats == 1 for found in epoch_intervals(run).values())
     if single:
         yield f"Too few repeats: {single} series have one, which does not tell how processes differ"
-    if (waiting := Waiting.of(run.env)).passive:
-        why = f", because {waiting.reason}" if waiting.reason else ""
-        yield (
-            f"Threads waited passively{why}: epochs differ from those with threads that spin, the"
-            " default of an idle machine"
-        )
     if counts["ok"] and not run.has_gpu:
         yield "Host memory only. These are not GPU results: run `make bench` on the GPU machine"
     if cut := int(((run.reasons["source"] == CUT_OFF) & (run.reasons["rank"] < 0)).sum()):

@@ -42,11 +42,7 @@ def repeats_of(run: Run) -> str:
 
 def provenance(run: Run) -> str:
     """Describe what was measured on which machine, and how often."""
-    measure = run.plan["measure"]
-    counts = [
-        f"{measure[key]} {name}{'' if measure[key] == 1 else 's'}"
-        for key, name in (("epochs", "epoch"), ("warmup_epochs", "warm-up epoch"))
-    ]
+    epochs, dropped = (run.plan["measure"][name] for name in ("epochs", "warmup_epochs"))
     processor = run.env.get("cpu", {}).get("model", "unknown processor")
     measured = run.epochs[(run.epochs["basis"] == "measured") & (run.epochs["rank"] < 0)]
     backends = ", ".join(sorted({*measured["backend"]})) or "none"
@@ -59,10 +55,10 @@ def provenance(run: Run) -> str:
     turns = ", paths in turns in one process a repeat" if run.in_turns else ""
     added = f" Installed plug-ins: {', '.join(others)}." if others else ""
     return (
-        f"{repeats_of(run)} × {counts[0]}, {counts[1]} dropped{turns}. Machine"
-        f" {run.machine or 'unknown'}"
-        f" ({processor}), backend {backends}{modelled}, commit"
-        f" {run.commit or 'unknown'}, run {run.run_id}.{added}"
+        f"{repeats_of(run)} × {epochs} epoch{'s' * (epochs != 1)}, {dropped} warm-up"
+        f" epoch{'s' * (dropped != 1)} dropped{turns}. Machine {run.machine or 'unknown'}"
+        f" ({processor}), backend {backends}{modelled}, commit {run.commit or 'unknown'},"
+        f" run {run.run_id}.{added}"
     )
 
 

@@ -1,23 +1,16 @@
 "use strict";
-// A click on a heading sorts its table: up, down, and back to the order in which it is best read.
-for (const table of document.querySelectorAll("table")) {
-  const body = table.tBodies[0];
-  const original = [...body.rows];
-  const heads = [...table.tHead.rows[0].cells];
-  heads.forEach((head, column) => head.addEventListener("click", () => {
-    const next = { none: "ascending", ascending: "descending", descending: "none" };
-    const direction = next[head.ariaSort];
-    for (const other of heads) other.ariaSort = "none";
-    head.ariaSort = direction;
-    const sign = direction === "descending" ? -1 : 1;
-    const value = (row) => row.cells[column].dataset.value;
-    const numeric = head.classList.contains("numeric");
-    const rows = direction === "none" ? original : [...original].sort((one, other) => {
+// A click on a heading sorts its table, a second one the other way round; what is missing is last.
+for (const head of document.querySelectorAll("thead th")) {
+  head.addEventListener("click", () => {
+    const body = head.closest("table").tBodies[0];
+    const up = head.ariaSort !== "ascending";
+    for (const other of head.parentElement.cells) other.ariaSort = "none";
+    head.ariaSort = up ? "ascending" : "descending";
+    const value = (row) => row.cells[head.cellIndex].dataset.value;
+    const compare = (a, b) => head.className.includes("numeric") ? a - b : a.localeCompare(b);
+    body.append(...[...body.rows].sort((one, other) => {
       const [a, b] = [value(one), value(other)];
-      if (a === "" || b === "") return (a === "") - (b === "");  // what is missing comes last
-      return sign * (numeric ? a - b : a.localeCompare(b, "en", { numeric: true }));
-    });
-    body.replaceChildren(...rows);
-  }));
+      return a === "" || b === "" ? (a === "") - (b === "") : (up ? 1 : -1) * compare(a, b);
+    }));
+  });
 }
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => one.open = true));

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from gatherbench.bench.read.derive import plan_order, problems, reasons_of
-from gatherbench.bench.read.tables import CASE, Run
+from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import PROCESS, SERIES
 from gatherbench.bench.show.table import WHAT, Column, Table, table_of
 from gatherbench.bench.show.terminal import cases_in_words
@@ -88,20 +88,16 @@ def meters(run: Run) -> Table:
     epochs = run.epochs[(run.epochs["basis"] == "measured") & (run.epochs["rank"] < 0)]
     about = pd.concat([_observed(run, epochs), _observed(run, run.ended)])
     about = about[(about["stage"] != "case") & ~about.index.duplicated()]
-    epochs_of_case = epochs.groupby(CASE).size().rename("epochs").reset_index()
     records = list[dict[str, Any]]()
     for name, column in about.iterrows():
         read = sum(int(rows[name].notna().sum()) for rows in (epochs, run.ended) if name in rows)
         why = reasons_of(run, str(name)).query("basis == 'measured'")
-        lost = why.merge(epochs_of_case, how="left")
-        of_whole_case = (lost["table"] == "epochs") & (lost["epoch"] < 0)
-        absent = int(lost["epochs"].where(of_whole_case, 1).fillna(0).sum())
-        if read + absent == 0:
+        if read + len(why) == 0:
             continue
         sources = [column["source"], *why["source"].dropna()]
         sources = [_SAMPLING.sub("", str(source)) for source in sources if source]
         line = {"metric": f"{column['stage']}.{column['metric']}", "unit": column["unit"]}
-        line |= {"readings": read, "without": absent, "source": "; ".join(dict.fromkeys(sources))}
+        line |= {"readings": read, "source": "; ".join(dict.fromkeys(sources))}
         records.append(line | {"reason": "; ".join(dict.fromkeys(why["reason"]))})
     title = "What clocks, meters and checks read"
     return table_of("meters", title, pd.DataFrame(records), terminal=False)

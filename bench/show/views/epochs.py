@@ -131,40 +131,36 @@ def epoch_breakdown(run: Run) -> Chart:
     exchange = list(WITHIN_TRAIN) if stages[list(WITHIN_TRAIN)].any(axis=None) else []
     stages["train"] = (stages["train"] - stages[exchange].sum(axis=1)).clip(lower=0)
     limit = limits(stages)
-    remarks = [
-        "Medians of each stage, and of what an epoch’s stages leave of it (“other”); the number and"
-        " the whisker are the whole epoch’s median and quartiles. Medians need not add up to it."
-    ]
+    overlap = ready = split = ""
     if run.has_gpu:
-        remarks.append(
-            "A GPU’s stages can overlap: “sample”, on the host, is cut to the time that the others"
+        overlap = (
+            " A GPU’s stages can overlap: “sample”, on the host, is cut to the time that the others"
             " leave."
         )
         room = stages["median"] - stages["fetch"] - stages["train"] - stages[exchange].sum(axis=1)
         within = stages["sample"].clip(upper=room.clip(lower=0))
         stages["sample"] = stages["sample"].where(stages["backend"] != "cuda", within)
-    remarks.append(
-        "“fetch” is the time that the loop waited for rows: a strategy that fetches ahead shows"
-        " what it could not hide."
-    )
     if run.sampler_workers:
-        remarks.append(
-            "“sample” is the time that it waited for minibatches, which other threads draw ahead."
+        ready = (
+            " “sample” is the time that it waited for minibatches, which other threads draw ahead."
         )
     if exchange:
-        remarks.append(
-            "The training of several ranks is split: “all-reduce” is the exchange of gradients"
+        split = (
+            " The training of several ranks is split: “all-reduce” is the exchange of gradients"
             " once all ranks are there, “wait” that for the slowest."
         )
-    if limit:
-        remarks.append("Dotted line: the epoch of a path that fetches nothing.")
     legend = {stage: (stage, colour) for stage, colour in STAGE_COLOURS.items()}
     other = {"other": legend.pop("other")}
     return bars(
         run,
         stages,
         title="Where an epoch’s time goes",
-        reading=f"{' '.join(remarks)} Shorter is faster.{borrowed(run)}",
+        reading="Medians of each stage, and of what an epoch’s stages leave of it (“other”); the"
+        " number and the whisker are the whole epoch’s median and quartiles. Medians need not add"
+        f" up to it.{overlap} “fetch” is the time that the loop waited for rows: a strategy that"
+        f" fetches ahead shows what it could not hide.{ready}{split}"
+        f"{' Dotted line: the epoch of a path that fetches nothing.' * bool(limit)}"
+        f" Shorter is faster.{borrowed(run)}",
         quantity="time per epoch",
         unit="s",
         limit=limit,

@@ -6,7 +6,8 @@ from __future__ import annotations
 from gatherbench.bench.read.derive import plan_order
 from gatherbench.bench.read.gpu import copied_ratio, link_bytes, requests_declared
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.table import WHAT, Column, Table
+from gatherbench.bench.run.rows import SERIES
+from gatherbench.bench.show.table import WHAT, Column, Table, table_of
 from gatherbench.bench.show.view import View
 
 #: Metrics of the stage ``fetch`` that a case declares for its path, and their names for readers.
@@ -33,8 +34,8 @@ def data_path(run: Run) -> Table:
         *(Column(names[column], f"requests of {n} B", "1") for n, column in sizes.items()),
     ]
     columns = [column for column in columns if frame[column.field].notna().any()]
-    found = {"declared": "rows found on the device", "counted": "the same, as counted in epochs"}
-    columns += [Column(f, label, "share") for f, label in found.items() if frame[f].any()]
+    kept = {"declared": "rows found on the device", "counted": "the same, as counted in epochs"}
+    columns += [Column(name, label, "share") for name, label in kept.items() if frame[name].any()]
     caption = (
         "Bytes and link requests of an epoch, computed from ids and data path, not measured"
         + " (but for what is counted)" * bool(counted.notna().any())
@@ -44,19 +45,18 @@ def data_path(run: Run) -> Table:
 
 def link_traffic(run: Run) -> Table:
     """Tabulate bytes to the device in an epoch, measured and counted."""
-    columns = [
-        *WHAT[:3],
-        Column("payload", "payload", "B"),
-        Column("read", "sectors and copies", "B"),
-        Column("link_128", "with headers, reads of 128 B", "B"),
-        Column("link_64", "with headers, reads of 64 B", "B"),
-        Column("median", "measured", "B"),
-        Column("low", "lower quartile", "B"),
-        Column("high", "upper quartile", "B"),
-    ]
-    caption = "Bytes from host to device in an epoch: counted from the ids, and measured"
+    names = {
+        "payload": "payload_B",
+        "read": "sectors_and_copies_B",
+        "link_128": "with_headers,_reads_of_128_B",
+        "link_64": "with_headers,_reads_of_64_B",
+        "median": "measured_B",
+        "low": "measured_low_B",
+        "high": "measured_high_B",
+    }
+    title = "Bytes from host to device in an epoch: counted from the ids, and measured"
     if run.drawn == "uva":
-        caption += ". Measured bytes include reads of the graph, which are not counted"
+        title += ". Measured bytes include reads of the graph, which are not counted"
     copied = copied_ratio(run)
     counted = (
         f", which counted {copied or 1:.3f} B for each byte copied: what is above 1 are headers"
@@ -68,7 +68,8 @@ def link_traffic(run: Run) -> Table:
         " measured and not counted; with sampling on the GPU there are none. Managed memory moves"
         " pages, whatever its reads."
     )
-    return Table("link-traffic", caption, columns, link_bytes(run), note=note)
+    frame = link_bytes(run)[[*SERIES[:3], *names]].rename(columns=names)
+    return table_of("link-traffic", title, frame, note, terminal=False)
 
 
 REQUESTS = View(
