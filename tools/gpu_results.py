@@ -27,6 +27,7 @@ from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.read.units import listed
 from gatherbench.bench.show.looks import FAINT, RC
 from gatherbench.bench.show.run import render
+from gatherbench.strategies.registry import in_words
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "results" / "nvidia-h200"
@@ -41,21 +42,19 @@ METERED = {
     ("aligned_zero_copy", "given"): "out of registered memory",
     ("aligned_zero_copy", "given,managed"): "out of managed memory",
 }
-#: The paths that the picture shows, from top to bottom, with their descriptions.
-PATHS = {
-    ("cpu_gather", "naive"): "the CPU gathers, the paper's baseline: `naive`",
-    ("cpu_gather", "pinned"): "the CPU gathers, in turns with training: `pinned`",
-    ("cpu_gather", "prefetch"): "the CPU gathers ahead: `prefetch`",
-    ("aligned_zero_copy", "given"): "the GPU reads registered memory: `aligned_zero_copy`",
-    ("aligned_zero_copy", "sorted"): "the same, ids sorted",
-    ("aligned_zero_copy", "given,managed"): "the GPU reads managed memory",
-    ("async_zero_copy", "stream,auto,managed"): "fetched ahead out of it: `async_zero_copy`",
-    ("cached_zero_copy", "degree,10%,0,managed"): (
-        "a tenth kept on the GPU, the rest managed: `cached_zero_copy`"
-    ),
-    ("all_in_gpu", "default"): "all rows in GPU memory",
-    ("no_fetch", "default"): "no fetch (limit): `no_fetch`",
-}
+#: The paths that the picture shows, from top to bottom.
+PATHS = (
+    ("cpu_gather", "naive"),
+    ("cpu_gather", "pinned"),
+    ("cpu_gather", "prefetch"),
+    ("aligned_zero_copy", "given"),
+    ("aligned_zero_copy", "sorted"),
+    ("aligned_zero_copy", "given,managed"),
+    ("async_zero_copy", "stream,auto,managed"),
+    ("cached_zero_copy", "degree,10%,0,managed"),
+    ("all_in_gpu", "default"),
+    ("no_fetch", "default"),
+)
 #: The picture's axis; its largest interval ends at 6.4.
 TICKS = {1 / 8: "⅛×", 1 / 4: "¼×", 1 / 2: "½×", 1: "1×", 2: "2×", 4: "4×", 8: "8×"}
 _SUMMARY = re.compile(r"^- \*\*Pages\*\*: random rows.*?(?=\n\n)", re.MULTILINE | re.DOTALL)
@@ -167,9 +166,9 @@ def first_picture(path: Path, folder: Path = FOLDER) -> None:
             axes.set_xscale("log", base=2)
             axes.set_xticks(list(TICKS), list(TICKS.values()))
             axes.set_title("48 GiB" if graph(workload) == LARGE else graph(workload))
-        panels[0].set_yticks(range(len(names)), [PATHS[name].partition(":")[0] for name in names])
+        panels[0].set_yticks(range(len(names)), [in_words(*name) for name in names])
         figure.supxlabel(
-            "times as fast an epoch as with the CPU gathering ahead (prefetch); 95 % intervals",
+            "times as fast an epoch as with cpu_gather (prefetch); 95 % intervals",
             fontsize=9,
         )
         figure.savefig(path, dpi=150)
