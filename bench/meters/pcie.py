@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from gatherbench.bench.machine import nvml as pynvml
@@ -39,59 +39,77 @@ PERIOD_S = 0.02
 STAMP_S = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """The result of a window by direction: totals over time, or why there are none."""
+class PcieMeter(Meter):
+    """Bytes over the link by direction, and the core-seconds that polling them cost.
 
-    answers: Sequence[Series | Reason]
-    samples: int
-    cost: float | Reason
-
-    @property
-    def bytes(self) -> list[float | Reason]:
-        """The total of each direction, in the order of :data:`DIRECTIONS`."""
-        return [x[-1][1] if isinstance(x, tuple) else x for x in self.answers]
-
-
-class LinkCounters:
-    """Byte counters of the link (driver 555 and later), polled often enough for every wrap.
-
-    Raises:
-        SensorUnavailableError: the driver has no such counters.
-        UnknownLinkError: the rate of such links is unknown, so a wrap could be missed.
+    The counters (driver 555 and later) are polled often enough for every wrap. ``gpu`` says whether
+    they are trusted (``None``: no GPU takes part).
     """
 
-    def __init__(self, device: NvmlDevice) -> None:
-        self._device = device
-        self._ids = tuple(getattr(pynvml, name) for name in FIELDS)
-        for answer in device.fields(*self._ids):
+    name: ClassVar[str] = "pcie"
+    summary: ClassVar[str] = "bytes over the GPU's PCI Express link (NVML)"
+    lost: ClassVar[str] = "what really crosses the link is not measured; declared bytes remain"
+    trust: ClassVar[str] = "held against pinned copies of known size when a run on a GPU begins"
+    units = {**dict.fromkeys(_METRICS, "B"), _COST: "s"}
+    sources = dict.fromkeys(_METRICS, "NVML PCIe traffic")
+
+    def __init__(self, gpu: GpuUnderTest | None = None) -> None:
+        self._gpu = gpu
+        self._opened_s = 0.0
+
+    @functools.cached_property
+    def _poller(self) -> Poller[Any] | Reason:
+        """The counters, opened once for all windows, or why there are none."""
+        if self._gpu is None:
+            return no_gpu_reason()
+        uuids, choice = self._gpu.uuids, self._gpu.choice
+        if choice.pcie is None:
+            return choice.pcie_reason or NOT_CALIBRATED
+        return answer_or_reason(lambda: self._open(NvmlDevice(uuids)))
+
+    def _open(self, device: NvmlDevice) -> Poller[Any]:
+        ids = tuple(getattr(pynvml, name) for name in FIELDS)
+        for answer in device.fields(*ids):
             if isinstance(why := answer.value, Reason):
                 if why.kind == "unsupported":
                     why = replace(why, remedy=f"{why.remedy} (NVIDIA driver 555 or later)")
                 raise SensorUnavailableError(why)
+        # At an unknown rate of the link a wrap could be missed: then this raises.
         self._counter = Wrapping("the byte counter", "B", MODULUS, device.link_rate(), STAMP_S)
-        self._poller: Poller[Any] = Poller(self._read, PERIOD_S)
-        self._opened_s = 0.0
+        return Poller(lambda: (device.answers(*ids), time.time()), PERIOD_S)
+
+    def probe(self) -> Reason | None:
+        return self._poller if isinstance(self._poller, Reason) else None
 
     def begin(self) -> None:
-        """Open a window."""
-        self._opened_s = time.time()
-        self._poller.start()
+        if not isinstance(self._poller, Reason):
+            self._opened_s = time.time()
+            self._poller.start()
 
-    def end(self) -> Traffic:
-        """Close the window and return its traffic."""
-        polled = self._poller.stop()
-        answers: list[Series | Reason] = [
-            polled.error or answer_or_reason(lambda i=i: self._totals(i, polled.samples))  # type: ignore[misc]
-            for i in range(len(DIRECTIONS))
-        ]
-        return Traffic(answers, len(polled.samples), polled.cost)
-
-    def _read(self) -> tuple[Sequence[Any], float]:
-        """Return the driver's unparsed answers, and the time after the call."""
-        return self._device.answers(*self._ids), time.time()
+    def end(self) -> Window:
+        if isinstance(self._poller, Reason):
+            return dict.fromkeys(_METRICS, self._poller)
+        polled, window = self._poller.stop(), Window()
+        series: dict[str, Series] = {}
+        for number, metric in enumerate(_METRICS):
+            try:
+                if polled.error:
+                    raise SensorUnavailableError(polled.error)
+                series[metric] = self._totals(number, polled.samples)
+                window[metric] = series[metric][-1][1]
+            except SensorUnavailableError as lost:
+                window[metric] = lost.reason
+        texts = [sampled(field, len(polled.samples), PERIOD_S) for field in FIELDS]
+        self.sources = dict(zip(self.units, (*texts, COST_SOURCE), strict=True))
+        self.series = series
+        return {**window, _COST: polled.cost}
 
     def _totals(self, number: int, samples: Sequence[tuple[Any, float]]) -> Series:
+        """Return the bytes of a direction over time, from the driver's unparsed answers.
+
+        Raises:
+            SensorUnavailableError: they make no total.
+        """
         counts = []
         for answers, called_s in samples:
             field = field_value(answers[number])
@@ -104,47 +122,3 @@ class LinkCounters:
             cause = "the driver did not refresh the counter"
             raise SensorUnavailableError(Reason("too_short", cause, "use longer epochs"))
         return tuple((time_s - self._opened_s, float(count)) for time_s, count in series)
-
-
-class PcieMeter(Meter):
-    """Bytes over the link by direction, and the core-seconds that polling them cost.
-
-    ``gpu`` says whether its counters are trusted (``None``: no GPU takes part).
-    """
-
-    name: ClassVar[str] = "pcie"
-    summary: ClassVar[str] = "bytes over the GPU's PCI Express link (NVML)"
-    lost: ClassVar[str] = "what really crosses the link is not measured; declared bytes remain"
-    trust: ClassVar[str] = "held against pinned copies of known size when a run on a GPU begins"
-    units = {**dict.fromkeys(_METRICS, "B"), _COST: "s"}
-    sources = dict.fromkeys(_METRICS, "NVML PCIe traffic")
-
-    def __init__(self, gpu: GpuUnderTest | None = None) -> None:
-        self._gpu = gpu
-
-    @functools.cached_property
-    def _counters(self) -> LinkCounters | Reason:
-        """The counters, opened once for all windows, or why there are none."""
-        if self._gpu is None:
-            return no_gpu_reason()
-        uuids, choice = self._gpu.uuids, self._gpu.choice
-        if choice.pcie is None:
-            return choice.pcie_reason or NOT_CALIBRATED
-        return answer_or_reason(lambda: LinkCounters(NvmlDevice(uuids)))
-
-    def probe(self) -> Reason | None:
-        return self._counters if isinstance(self._counters, Reason) else None
-
-    def begin(self) -> None:
-        if not isinstance(self._counters, Reason):
-            self._counters.begin()
-
-    def end(self) -> Window:
-        if isinstance(self._counters, Reason):
-            return dict.fromkeys(_METRICS, self._counters)
-        traffic = self._counters.end()
-        texts = [sampled(field, traffic.samples, PERIOD_S) for field in FIELDS]
-        self.sources = dict(zip(self.units, (*texts, COST_SOURCE), strict=True))
-        both = zip(_METRICS, traffic.answers, strict=True)
-        self.series = {metric: series for metric, series in both if isinstance(series, tuple)}
-        return dict(zip(self.units, (*traffic.bytes, traffic.cost), strict=True))

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gatherbench.bench.meters.nvml_device import COUNTERS, NvmlDevice, SensorChoice
-from gatherbench.bench.meters.pcie import DIRECTIONS, LinkCounters
-from gatherbench.reason import Reason, ReasonError, unsupported
+from gatherbench.bench.meters.nvml_device import COUNTERS, GpuUnderTest, SensorChoice
+from gatherbench.bench.meters.pcie import DIRECTIONS, PcieMeter
+from gatherbench.reason import Reason, unsupported
 
 #: Accepted ratios of counted to copied bytes: from a loss of 5 % to the headers of 64 B packets
 #: with control traffic (EVIDENCE, §4).
@@ -49,17 +49,17 @@ class Comparison:
         return not isinstance(self.ratio, Reason) and low <= self.ratio <= high
 
 
-def calibrate(device: NvmlDevice, copier: Copier, seconds: float) -> list[Comparison]:
-    """Compare the counters with a copy of about ``seconds`` each way; sensors never raise here."""
-    try:
-        counters = LinkCounters(device)
-    except ReasonError as unavailable:
-        return [Comparison(direction, unavailable.reason, 0.0) for direction in DIRECTIONS]
-    comparisons = []
-    for number, direction in enumerate(DIRECTIONS):
-        counters.begin()
-        copied = copier.copy(direction, seconds)
-        comparisons.append(Comparison(direction, counters.end().bytes[number], copied))
+def calibrate(uuids: tuple[str, ...], copier: Copier, seconds: float) -> list[Comparison]:
+    """Compare the counters with a copy of about ``seconds`` each way; sensors never raise here.
+
+    Args:
+        uuids: the names under which NVML may know the GPU.
+    """
+    meter, comparisons = PcieMeter(GpuUnderTest(uuids, SensorChoice(COUNTERS, None))), []
+    for direction in DIRECTIONS:
+        meter.begin()
+        copied = 0.0 if meter.probe() else copier.copy(direction, seconds)
+        comparisons.append(Comparison(direction, meter.end()[f"pcie_{direction}"], copied))
     return comparisons
 
 

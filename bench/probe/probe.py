@@ -175,7 +175,7 @@ def probe(
                 case_of |= dict.fromkeys(case.points(case.name, rig, scope), case)
             except RefusedError as refusal:
                 add(case, Point(case.name), 0, None, str(refusal))
-        say(f"{len(case_of)} points of {len(cases)} cases; rows go to {rows}")
+        say(f"{len(case_of)} points of {len(set(case_of.values()))} cases; rows go to {rows}")
         work = OtherWork()
         complete_rounds = visit(
             list(case_of),

@@ -16,7 +16,6 @@ from gatherbench.bench.meters.base import Reading, closed
 from gatherbench.bench.meters.nvml_device import (
     COUNTERS,
     GpuUnderTest,
-    NvmlDevice,
     SensorChoice,
     uuids_of,
 )
@@ -27,7 +26,7 @@ from gatherbench.bench.run.part import CALIBRATION_STAGE as STAGE
 from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.untimed import row_of
-from gatherbench.reason import Reason, SensorUnavailableError
+from gatherbench.reason import Reason
 
 #: The size of the known copies.
 COPY_MIB = 256
@@ -105,11 +104,7 @@ def calibrate_gpu(
     gpu = GpuUnderTest(uuids, SensorChoice())
     for seen in idle_power(gpu, IDLE_S if idle_s is None else idle_s):
         emit(row_of(seen, make, STAGE))
-    try:
-        comparisons = calibrate(NvmlDevice(uuids), PinnedCopier(device, COPY_MIB << 20), COPY_S)
-    except SensorUnavailableError as unavailable:
-        emit(make.missing(STAGE, "pcie_ratio", "1", "NVML", unavailable.reason))
-        return SensorChoice(None, unavailable.reason)
+    comparisons = calibrate(uuids, PinnedCopier(device, COPY_MIB << 20), COPY_S)
     for row in compared(comparisons, make):
         emit(row)
     return choose(comparisons)

@@ -31,7 +31,7 @@ def test_the_trusted_source_counts_a_known_copy():
     rows: list[Row] = []
     make = RowMaker("test", "", "", "cuda")
     choice = calibrate_gpu(make, rows.append, idle_s=0.0)
-    assert {r.metric for r in rows} & {"pcie_trusted", "pcie_ratio"}
+    assert "pcie_trusted" in {r.metric for r in rows}
     if choice.pcie is None:
         pytest.skip(str(choice.pcie_reason))
     meter = PcieMeter(GpuUnderTest(torch_gpu_uuids(this_gpu()), choice))

@@ -367,7 +367,7 @@ def test_what_the_driver_says_in_an_unknown_type_is_no_number(driver):
 
 def calibrated(driver: Driver, words: dict[str, Any]) -> list[Comparison]:
     driver.say(words)
-    return calibrate(NvmlDevice((FIRST,)), driver, 0.25)
+    return calibrate((FIRST,), driver, 0.25)
 
 
 @pytest.mark.parametrize("factor", [1, 1.1])  # without and with headers of packets
