@@ -213,12 +213,14 @@ class Run:
     def ended(self) -> pd.DataFrame:
         """The cases that have ended in any way, by :data:`CASE`; ``used``: it counts.
 
-        ``gather_alone_rate`` is derived: of the CPU's gather without training, B/s.
+        Derived rates: ``disk_roof``, random reads that the disk itself gave, per second;
+        ``gather_alone_rate``, of the CPU's gather without training, B/s.
         """
         chosen = (self.cases["rank"] < 0) & self.cases["status"].notna()
         found = _whole(self.cases[chosen].set_index(CASE))
+        roof = found["fetch_disk_roof_reads"] / found["fetch_disk_roof_s"]
         alone = found["setup_gathered_bytes"] / found["setup_gather_s"]
-        return _with(found, gather_alone_rate=alone)
+        return _with(found, disk_roof=roof, gather_alone_rate=alone)
 
     @property
     def in_turns(self) -> bool:

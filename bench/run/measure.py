@@ -49,7 +49,7 @@ from gatherbench.bench.run.session import Session
 from gatherbench.bench.run.step_context import counted_rows
 from gatherbench.bench.run.table import dropped
 from gatherbench.bench.run.tuned import tuned_once
-from gatherbench.bench.run.untimed import EnergyBlock, peak_of, row_of
+from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
@@ -386,6 +386,8 @@ class MeasuredCase(ExitStack):
         out.rows(self._energy.rows(plan.epochs, further, self._make, gathered))
         out.row(self._make.ok(CHECK_STAGE, "rows", "1", self._checker.rows, COMPARED))
         self.close()
+        file = self._file if session.group.world == 1 else None
+        out.rows(disk_roof(file, self._make, self.job.case.repeat))
 
     def _score(self, epoch: int) -> None:
         """Write the share of test nodes, drawn from the seed, that the model classifies correctly.

@@ -1,4 +1,4 @@
-"""Work of a case after all that is timed: for the energy counter, and a step's memory.
+"""Work of a case after all that is timed: for the energy counter, the disk, and a step's memory.
 
 The GPU's energy counter needs windows of ten seconds. If the measured epochs together are shorter,
 further whole epochs run to fill one. Either way the rows of the stage ``energy`` give the window's
@@ -11,6 +11,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
@@ -20,8 +21,13 @@ from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuEnergyMeter, GpuPowerMeter
 from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.kernels.disk_read import BLOCK_BYTES, DiskReadError, RowReader
+from gatherbench.kernels.table_file import TableFile
 
 ENERGY_STAGE = "energy"
+#: Reads of the disk in flight; of a batch, enough that filling and draining the queue count little.
+DEPTH, _BATCH = 128, 8 * 128
+_ROOF_S = 0.3
 
 
 def peak_of(work: Callable[[], object], device: torch.device) -> tuple[float, str]:
@@ -105,3 +111,36 @@ class EnergyBlock(Recorder):
         yield make.ok(ENERGY_STAGE, "epochs", "1", epochs, source)
         for reading in readings:
             yield row_of(reading, make, ENERGY_STAGE)
+
+
+def disk_roof(table: TableFile | None, make: RowMaker, seed: int) -> list[Row]:
+    """Return rows of random reads of a block, as ``fio`` makes them, and their time; or why not.
+
+    They bypass the page cache, by the engine that ``disk_direct`` would use. A path's own reads may
+    be of several blocks, and fewer at a time. A case without a file has no such rows.
+
+    Args:
+        seed: of the blocks' places; repeats that read the same ones might hit a disk's cache.
+    """
+    if table is None:
+        return []
+    reads, blocks = ("fetch", "disk_roof_reads", "1"), table.end // BLOCK_BYTES
+    source = f"random reads of {BLOCK_BYTES} B of the table's file, {DEPTH} in flight, {_ROOF_S} s"
+    if not blocks:
+        return [make.missing(*reads, source, "unsupported: the file has less than a block")]
+    generator, out = np.random.default_rng(seed), np.empty((_BATCH, BLOCK_BYTES), np.uint8)
+    spent, count = 0.0, 0
+    try:
+        reader = RowReader(TableFile(table.path, 0, blocks, BLOCK_BYTES), depth=DEPTH, merge=False)
+        while spent < _ROOF_S:
+            ids = generator.integers(0, blocks, _BATCH)
+            begin = time.perf_counter()
+            reader.read(ids, out)
+            spent += time.perf_counter() - begin
+            count += _BATCH
+        reader.close()
+    except DiskReadError as error:
+        return [make.missing(*reads, source, f"failed: {error}")]
+    source += f", {reader.engine}"
+    time_row = make.ok("fetch", "disk_roof_time", "s", spent, source)
+    return [make.ok(*reads, count, source), time_row]

@@ -85,7 +85,7 @@ def test_paths_off_a_disk_are_compared_with_the_table_in_memory(make_run):
     assert over.loc["disk_cached", ["in_memory", "amplification", "declared"]].tolist() == [
         0.25, 8, 7.5,
     ]  # fmt: skip
-    assert over.loc["disk_direct", "in_flight"] == pytest.approx(125)
+    assert over.loc["disk_direct", ["in_flight", "roof"]].tolist() == pytest.approx([125, 1.5e6])
     assert large["reason"].iloc[0] == "skipped: no_memory: too little of it"
     assert set(large["reason"].iloc[1:]) == {"no path cpu_gather (naive)"}
     assert large["ratio"].isna().all()
@@ -102,12 +102,12 @@ def test_bytes_requests_and_hits_are_set_against_the_rows_that_were_read(make_ru
     assert disk_strategies(run) == ["disk_cached", "disk_direct", "disk_mmap"]
     table = axis(run, "path").set_index("workload").loc[LARGE].set_index("strategy")
     numbers = ["amplification", "declared", "process", "device", "in_memory", "iops", "in_flight"]
-    numbers += ["latency_median", "latency_99th"]
+    numbers += ["roof", "latency_median", "latency_99th"]
     nan = math.nan
     for (path, _), expected in {
-        DIRECT: (8, 8, 8, 8, nan, 4e6 / 3.2, 125, 9e-5, 4e-4),
-        CACHED: (8, 7.5, 8, 8.4, 0.25, 3e6 / 2.5, 120, 9e-5, 4e-4),
-        MAPPED: (nan, nan, 1.5, 1.6, nan, nan, nan, nan, nan),
+        DIRECT: (8, 8, 8, 8, nan, 4e6 / 3.2, 125, 1.5e6, 9e-5, 4e-4),
+        CACHED: (8, 7.5, 8, 8.4, 0.25, 3e6 / 2.5, 120, 1.5e6, 9e-5, 4e-4),
+        MAPPED: (nan, nan, 1.5, 1.6, nan, nan, nan, nan, nan, nan),
     }.items():
         assert table.loc[path, numbers].tolist() == pytest.approx(expected, nan_ok=True)
 

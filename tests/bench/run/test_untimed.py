@@ -1,17 +1,20 @@
-"""What a case does untimed: energy over its epochs, run on where they were short."""
+"""What a case does untimed: energy over its epochs, run on where they were short; the disk."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from gatherbench.bench.meters import power as power_module
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, SensorChoice
 from gatherbench.bench.run import untimed as untimed_module
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.untimed import EnergyBlock
+from gatherbench.bench.run.untimed import EnergyBlock, disk_roof
+from gatherbench.kernels.table_file import TableFile
 from gatherbench.reason import Reason, SensorUnavailableError
 
 GPU = GpuUnderTest(("GPU-x",), SensorChoice(None, Reason("unsupported", "nobody is trusted")))
@@ -112,3 +115,34 @@ def test_without_the_sensor_no_epoch_is_spent(monkeypatch):
     monkeypatch.setattr(power_module, "NvmlDevice", refuse)
     rows = block_rows(EnergyBlock(GPU))
     assert rows["gpu_energy"].reason == "no_permission: NVML says no; give access"
+
+
+def read_bytes() -> int:
+    """Off disks, by this process, as the kernel counts."""
+    counts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(counts["read_bytes"])
+
+
+def roof(path: Path, blocks: float) -> list[Row]:
+    path.write_bytes(np.random.default_rng(0).bytes(int(4096 * blocks)))
+    return disk_roof(TableFile(path, 128, int(4096 * blocks - 128) // 100, 100), MAKE, 1)
+
+
+def test_every_read_comes_off_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(untimed_module, "_ROOF_S", 1e-3)
+    before = read_bytes()
+    reads, time = roof(tmp_path / "rows", 100)
+    assert (reads.metric, time.metric) == ("disk_roof_reads", "disk_roof_time")
+    assert reads.value is not None
+    assert reads.value % 1024 == 0
+    assert read_bytes() - before >= reads.value * 4096
+    assert time.value is not None
+    assert time.value >= 1e-3
+
+
+def test_where_nothing_can_be_read_it_says_why(tmp_path):
+    (small,) = roof(tmp_path / "rows", 0.5)
+    (gone,) = disk_roof(TableFile(tmp_path / "none", 0, 41, 100), MAKE, 1)
+    assert (small.value, small.reason) == (None, "unsupported: the file has less than a block")
+    assert gone.value is None
+    assert f"cannot read the table {tmp_path / 'none'}: No such file" in str(gone.reason)
