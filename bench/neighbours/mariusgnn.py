@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.bench.plan.doors import OwnSampler
-from gatherbench.bench.sampling.checks import check_graph
 from gatherbench.bench.sampling.kernels import OK, Ids, Ints
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.sampling.sampler import Sampler
+from gatherbench.bench.sampling.sampler import Sampler, check_graph
 from gatherbench.bench.sampling.splitmix import derive, stream
 from gatherbench.strategies.partition_orders import Partitions
 

@@ -28,7 +28,7 @@ from gatherbench.bench.run.part import PartWriter, read_part
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.table import file_of
 from gatherbench.bench.run.training_cost import COUNTED, Counted, training_cost
-from gatherbench.bench.sampling.knowledge import knowledge_of
+from gatherbench.bench.sampling.epoch import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.prepare import rank_trace
 from gatherbench.bench.sampling.sampler import Tally

@@ -31,7 +31,7 @@ from gatherbench.bench.run.table import (
     table_kind,
     table_refusal,
 )
-from gatherbench.bench.sampling.knowledge import knowledge_of
+from gatherbench.bench.sampling.epoch import knowledge_of
 from gatherbench.bench.sampling.splitmix import derive
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.dataset import GraphDataset

@@ -16,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.bench.sampling.checks import check_fanouts, check_graph, check_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.sampler import Sampler
+from gatherbench.bench.sampling.sampler import Sampler, check_fanouts, check_graph, check_seeds
 from gatherbench.bench.sampling.splitmix import derive
 from gatherbench.kernels.host_memory import tensor_of
 from gatherbench.kernels.launch import architecture, launch_threads, load_from

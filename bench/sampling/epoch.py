@@ -1,11 +1,13 @@
 """Give the seed nodes of an epoch's minibatches, and the random seed of each.
 
-Live sampling and traces both use this module, so they give the same minibatches.
+Live sampling, traces and what a path may know in advance all use this module, so they have the same
+minibatches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.sampling.sampler import Sampler
+from gatherbench.bench.sampling.sampler import Sampler, sampler_of
 from gatherbench.bench.sampling.splitmix import derive, stream
 from gatherbench.datasets.dataset import GraphDataset
+from gatherbench.strategies.knowledge import Adjacency, Knowledge
+from gatherbench.strategies.partition_orders import Partitions
 
-# Two values, so that an epoch's order is independent of its draws.
-_ORDER, _DRAWS = 1, 2
+# Different values, so that an epoch's order, its draws and earlier minibatches are independent.
+_ORDER, _DRAWS, _EARLIER = 1, 2, 5
 
 
 def epoch_seeds(
@@ -38,12 +42,8 @@ def epoch_seeds(
         max_batches: limit of the minibatches; 0: the whole epoch.
 
     Raises:
-        ValueError: there is no node, or a size is out of range.
+        ValueError: there is no node.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size = {batch_size}: expected at least 1")
-    if max_batches < 0:
-        raise ValueError(f"max_batches = {max_batches}: expected 0 (the whole epoch) or more")
     ids = np.asarray(train_ids, dtype=np.int64)
     if len(ids) == 0:
         raise ValueError("train_ids: an epoch needs at least one seed node, got none")
@@ -111,4 +111,35 @@ def draws(
     return (
         (seeds, batch_seed(workload.seed, epoch, i, rank, workload.gpus))
         for i, seeds in enumerate(tasks)
+    )
+
+
+def knowledge_of(
+    workload: Workload,
+    dataset: GraphDataset,
+    measured: Iterable[Tensor] | None = None,
+    partitions: Partitions | None = None,
+) -> Knowledge:
+    """Return all that may be known of a workload in advance; a strategy gets what it requests.
+
+    Earlier minibatches have another seed than the measured ones. They come from whole epochs even
+    where the measured ones are cut short, as in a training that goes on for days.
+
+    Args:
+        measured: input ids of the measured minibatches.
+        partitions: the parts of the nodes, where a minibatch sees some of them.
+    """
+    seed = derive(workload.seed, _EARLIER)
+    other = replace(workload, seed=seed, max_batches=0, gpus=1)
+    sampler = sampler_of(other, dataset.indptr, dataset.indices)
+
+    def earlier(epoch: int) -> Iterator[Tensor]:
+        return (sampler.sample(*task).input_ids for task in draws(other, dataset, sampler, epoch))
+
+    return Knowledge(
+        graph=Adjacency(dataset.indptr, dataset.indices),
+        training_ids=dataset.train_ids,
+        earlier=earlier,
+        measured=measured,
+        partitions=partitions,
     )

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.bench.sampling import kernels
-from gatherbench.bench.sampling.checks import check_fanouts, check_graph, check_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.sampler import Sampler
+from gatherbench.bench.sampling.sampler import Sampler, check_fanouts, check_graph, check_seeds
 from gatherbench.bench.sampling.splitmix import derive
 
 #: Edges per thread at least: waking another thread for fewer takes longer than drawing them.
@@ -102,8 +101,8 @@ class NeighborSampler(Sampler):
         would wait there for ever. So a fork calls this again.
         """
         self._lock = threading.Lock()
-        self._helpers: ThreadPoolExecutor | None = None
-        self._size = 1
+        most = self.threads or os.cpu_count()  # they start as they are needed
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="gatherbench-sample")
         self._scratch: list[NDArray[np.uint64]] = []
         self._table = np.zeros(self.num_nodes, np.int32)
         self._ids = np.zeros(1, np.int64)
@@ -215,19 +214,14 @@ class NeighborSampler(Sampler):
     def _run(self, part: Callable[[int, int, int], None], bounds: Sequence[int]) -> None:
         """Call ``part(member, bounds[member], bounds[member + 1])`` for all members at once.
 
-        Member 0 is the calling thread; the others start on demand. The call returns or raises only
-        when all have ended, so that none is still writing.
+        Member 0 is the calling thread. The call returns or raises only when all have ended, so that
+        none is still writing.
         """
-        size = len(bounds) - 1
-        while len(self._scratch) < size:
+        while len(self._scratch) < len(bounds) - 1:
             self._scratch.append(np.zeros(self._words, np.uint64))
-        if size > self._size:
-            self._helpers = ThreadPoolExecutor(size - 1, thread_name_prefix="gatherbench-sample")
-            self._size = size
         others = [
-            self._helpers.submit(part, member, bounds[member], bounds[member + 1])
-            for member in range(1, size)
-            if self._helpers is not None
+            self._pool.submit(part, member, *bounds[member : member + 2])
+            for member in range(1, len(bounds) - 1)
         ]
         try:
             part(0, bounds[0], bounds[1])

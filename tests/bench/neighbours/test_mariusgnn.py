@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gatherbench.bench.neighbours.mariusgnn import StateSampler, StateSeeds
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds, workload_seeds
-from gatherbench.bench.sampling.knowledge import knowledge_of
+from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds, knowledge_of, workload_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.prepare import prepare

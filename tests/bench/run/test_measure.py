@@ -30,7 +30,7 @@ from gatherbench.bench.run.part import PartWriter, read_part, rows_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.session import Session
 from gatherbench.bench.run.untimed import EnergyBlock
-from gatherbench.bench.sampling.knowledge import knowledge_of
+from gatherbench.bench.sampling.epoch import knowledge_of
 from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies import auto, places

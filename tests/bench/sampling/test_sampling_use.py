@@ -196,8 +196,6 @@ def test_order_of_an_epoch():
     assert torch.equal(first, torch.cat(epoch_seeds(train, 100, 3, 0, max_batches=9)))
 
 
-@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"max_batches": -1}, {"train_ids": []}])
-def test_epochs_that_make_no_sense(wrong):
-    right = {"train_ids": np.arange(5), "batch_size": 2, "seed": 0, "epoch": 0, "max_batches": 0}
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        epoch_seeds(**{**right, **wrong})
+def test_an_epoch_without_seed_nodes_is_refused():
+    with pytest.raises(ValueError, match="train_ids"):
+        epoch_seeds(np.arange(0), 2, 0, 0)
