@@ -57,7 +57,7 @@ class DatasetSpec:
     ``source`` names the origin of graph, features and labels; ``notes`` describe what was changed.
     ``relations`` names the kinds of edges, ``node_types`` the types of nodes with their numbers, in
     order. With ``hashed`` the feature file is a hole of the right length: each row follows from its
-    number, and :func:`gatherbench.datasets.hash_draw.fill` makes them in memory.
+    number, and :func:`gatherbench.datasets.draw.fill` makes them in memory.
     """
 
     name: str

@@ -25,7 +25,7 @@ FEATURE_DTYPES = ("float32", "float16", "float64", "int8", "uint8")
 _CHUNK_VALUES = 1 << 20
 #: More workers than this would need more memory than they save time.
 _MOST_WORKERS = 8
-#: In-degrees by hash (hash_draw.py): Pareto's exponent, and the largest in-degree.
+#: In-degrees by hash (draw.py): Pareto's exponent, and the largest in-degree.
 ALPHA, MOST = 1.75, 10_000
 #: Larger than any number of nodes.
 PRIME = 2_147_483_647

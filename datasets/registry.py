@@ -11,8 +11,7 @@ from pathlib import Path
 from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, import_again, not_ours
 from gatherbench.datasets.files import exclusive
 from gatherbench.datasets.igb_source import igb_sources
-from gatherbench.datasets.mag_source import MagSource
-from gatherbench.datasets.ogb_source import OgbSource
+from gatherbench.datasets.ogb_source import MagSource, OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import GraphSource, Progress, silent
 from gatherbench.datasets.store import data_root, dataset_folder, open_dataset

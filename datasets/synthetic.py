@@ -81,13 +81,13 @@ class SyntheticSource:
         )
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        from gatherbench.datasets.rmat_draw import columns  # loads numba, which is slow
+        from gatherbench.datasets.draw import rmat_columns  # loads numba, which is slow
 
         spec = self.estimate(scale)
         law = Rmat(spec.num_nodes, self.undirected)
         draws = law.draws_for(spec.num_edges)
         with DatasetWriter(folder, spec) as writer:
-            degree = writer.write_columns(columns(law, draws, _SEED, progress=progress))
+            degree = writer.write_columns(rmat_columns(law, draws, _SEED, progress=progress))
             isolated = int(np.count_nonzero(degree == 0))
             writer.note(
                 f"{draws:,} draws gave {int(degree.sum()):,} edges of the {spec.num_edges:,} aimed "
@@ -143,12 +143,12 @@ class HashedSource:
         return self.shape.spec(self.name, scale, source, notes, hashed=True)
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        from gatherbench.datasets.hash_draw import columns  # loads numba, which is slow
+        from gatherbench.datasets.draw import hashed_columns  # loads numba, which is slow
 
         spec = self.estimate(scale)
         law = spec.num_nodes, self.least, self.shape.skew
         with DatasetWriter(folder, spec) as writer:
-            degrees = writer.write_columns(columns(*law, progress))
+            degrees = writer.write_columns(hashed_columns(*law, progress))
             train, val, test = (max(1, round(size * scale)) for size in self.shape.splits)
             writer.write_splits(*generated.random_splits(degrees, (train, val, test), _SEED))
             writer.write_labels(generated.random_labels(spec.num_nodes, spec.num_classes, _SEED))

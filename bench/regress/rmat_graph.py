@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gatherbench.datasets.draw import rmat_columns
 from gatherbench.datasets.rmat import Rmat
-from gatherbench.datasets.rmat_draw import columns
 
 
 def rmat_graph(
@@ -18,7 +18,7 @@ def rmat_graph(
     """
     law = Rmat(num_nodes, undirected=False)
     degrees, neighbours = zip(
-        *columns(law, law.draws_for(num_edges), seed, threads=threads), strict=True
+        *rmat_columns(law, law.draws_for(num_edges), seed, threads=threads), strict=True
     )
     indptr = np.zeros(num_nodes + 1, np.int64)
     np.cumsum(np.concatenate(degrees), out=indptr[1:])

@@ -118,7 +118,7 @@ def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Tensor
     """Return the table in memory of its own: read from its file, or generated there."""
     spec = dataset.spec
     if spec.hashed:
-        from gatherbench.datasets.hash_draw import fill  # numba, which is slow to load
+        from gatherbench.datasets.draw import fill  # numba, which is slow to load
 
         shape = (spec.num_nodes, spec.feature_dim)
         table = empty(shape, torch.float32, memory=memory, device=device)

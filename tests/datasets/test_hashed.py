@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from gatherbench.bench.run.table import load_table
-from gatherbench.datasets import hash_draw
+from gatherbench.datasets import draw
 from gatherbench.datasets.dataset import DatasetError, GraphDataset, array_path
+from gatherbench.datasets.draw import fill, hashed_columns
 from gatherbench.datasets.generated import ALPHA, MOST
-from gatherbench.datasets.hash_draw import columns, fill
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import open_dataset
@@ -45,7 +45,7 @@ def test_rows_are_the_same_in_pieces_and_look_like_noise(monkeypatch):
     fill(whole)
     fill(some, first=1500)
     assert np.array_equal(some, whole[1500:1800])
-    monkeypatch.setattr(hash_draw, "_PIECE", 13)
+    monkeypatch.setattr(draw, "_PIECE", 13)
     again = np.zeros_like(whole)
     fill(again)
     assert np.array_equal(again, whole)
@@ -55,12 +55,12 @@ def test_rows_are_the_same_in_pieces_and_look_like_noise(monkeypatch):
 
 def test_the_graph_is_the_same_in_any_blocks(monkeypatch):
     def graph() -> tuple[np.ndarray, np.ndarray]:
-        runs = list(columns(5000, *law(PAPERS), silent))
+        runs = list(hashed_columns(5000, *law(PAPERS), silent))
         degrees, rows = (np.concatenate(part) for part in zip(*runs, strict=True))
         return degrees, rows
 
     degrees, rows = graph()
-    monkeypatch.setattr(hash_draw, "_COLUMNS", 77)
+    monkeypatch.setattr(draw, "_COLUMNS", 77)
     for one, other in zip((degrees, rows), graph(), strict=True):
         assert np.array_equal(one, other)
 
@@ -69,7 +69,7 @@ def test_the_graph_is_the_same_in_any_blocks(monkeypatch):
 def test_the_law_is_the_one_that_is_said(source):
     """Of in-neighbours the first percent of ranks has 0.01^(1/skew): 21.5 % with 3."""
     nodes = 20_000
-    made = columns(nodes, *law(source), silent)
+    made = hashed_columns(nodes, *law(source), silent)
     found, rows = (np.concatenate(part) for part in zip(*made, strict=True))
     assert np.array_equal(found, degrees(source, np.arange(nodes)))
     node, entry = np.nonzero(np.arange(MOST) < found[:100, None])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.mag_source import MagSource
+from gatherbench.datasets.ogb_source import MagSource
 from gatherbench.datasets.relations import read_relations
 from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import open_dataset

@@ -14,7 +14,7 @@ from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import RELATIONS_FILE, DatasetError, GraphDataset
 from gatherbench.datasets.import_options import Import
 from gatherbench.datasets.importers import import_graph
-from gatherbench.datasets.mag_source import table_of
+from gatherbench.datasets.ogb_source import table_of
 from gatherbench.datasets.relations import read_relations, write_edges
 from gatherbench.datasets.store import open_dataset
 

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gatherbench.datasets import generated, rmat_draw
+from gatherbench.datasets import draw, generated
 from gatherbench.datasets.rmat import Rmat
 from gatherbench.datasets.store import DatasetError, open_dataset
 from gatherbench.datasets.synthetic import named_shapes
 
 
 def graph(law: Rmat, draws: int, seed: int = 0, threads: int = 1) -> tuple[NDArray, NDArray]:
-    degrees, rows = zip(*rmat_draw.columns(law, draws, seed, threads), strict=True)
+    degrees, rows = zip(*draw.rmat_columns(law, draws, seed, threads), strict=True)
     return np.concatenate(degrees), np.concatenate(rows)
 
 
@@ -72,12 +72,12 @@ def test_the_graph_is_simple_sorted_and_in_range(nodes, undirected, seed):
 def test_threads_and_blocks_change_nothing(monkeypatch, undirected):
     law = Rmat(3000, undirected)
     expected = graph(law, 40_000, seed=3)
-    monkeypatch.setattr(rmat_draw, "_SMALL_BLOCK", 100)
+    monkeypatch.setattr(draw, "_SMALL_BLOCK", 100)
     for threads in (2, 5, 8):
         got = graph(law, 40_000, 3, threads)
         np.testing.assert_array_equal(got[0], expected[0])
         np.testing.assert_array_equal(got[1], expected[1])
-    monkeypatch.setattr(rmat_draw, "_BLOCK_ENTRIES", 700)
+    monkeypatch.setattr(draw, "_BLOCK_ENTRIES", 700)
     np.testing.assert_array_equal(graph(law, 40_000, 3, 2)[1], expected[1])
     assert not np.array_equal(graph(law, 40_000, seed=4)[0], expected[0])
 
@@ -94,13 +94,11 @@ def test_the_edges_are_as_many_as_expected(nodes):
 def test_draws_follow_the_weights_of_the_law(monkeypatch):
     """Chi-squared of single draws against the definition, with the scrambling undone."""
     law, draws = Rmat(8, undirected=False), 200_000
-    chance, other = rmat_draw.alias_table()
+    chance, other = draw.alias_table()
     seed = np.uint64(12345)
     keys = np.empty(draws, np.uint64)
-    found = rmat_draw._draw(keys, draws, seed, chance, other, law.levels, 8, 0, 8, False)
-    names = [
-        int(rmat_draw._scramble(np.uint64(v), np.uint64(8), np.uint64(3), seed)) for v in range(8)
-    ]
+    found = draw._draw(keys, draws, seed, chance, other, law.levels, 8, 0, 8, False)
+    names = [int(draw._scramble(np.uint64(v), np.uint64(8), np.uint64(3), seed)) for v in range(8)]
     assert sorted(names) == list(range(8)), "scrambling is a bijection"
     counts = Counter(zip((keys[:found] >> np.uint64(32)).tolist(),
                          (keys[:found] & np.uint64(0xFFFFFFFF)).tolist(), strict=True))  # fmt: skip
@@ -118,7 +116,7 @@ def test_draws_follow_the_weights_of_the_law(monkeypatch):
 def test_scrambling_is_a_bijection(nodes, seed):
     levels = np.uint64((nodes - 1).bit_length())
     names = {
-        int(rmat_draw._scramble(np.uint64(v), np.uint64(nodes), levels, np.uint64(seed)))
+        int(draw._scramble(np.uint64(v), np.uint64(nodes), levels, np.uint64(seed)))
         for v in range(nodes)
     }
     assert names == set(range(nodes))

@@ -249,7 +249,10 @@ def refused(said: str, *arguments: object) -> None:
         ("run quick --resume nowhere", "not both: a resumed run keeps its own plan"),
         ("run none.toml", "no such file"),
         ("run --resume nowhere", "not a run folder"),
-        ("run --resume nowhere --device cpu", "--device, --profile and --sensors go with a new run"),
+        (
+            "run --resume nowhere --device cpu",
+            "--device, --profile and --sensors go with a new run",
+        ),
         ("run quick --device tpu", "auto, cpu or cuda"),
         (
             "run quick --results /dev/null/x",

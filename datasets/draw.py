@@ -1,22 +1,25 @@
-"""Draw RMAT edges fast, in any order, with the same result for every number of threads.
+"""Draw generated graphs and rows fast, with the same result for every number of threads.
 
-Draw ``i`` is a function of the seed and ``i`` alone (splitmix64 as a counter-based generator), so
-workers share no stored draws: the columns of the matrix are cut into blocks, and each block's
-worker repeats *all* draws and keeps those in its columns. That costs time and saves memory: each
-worker holds at most 64 M draws.
+Each number is a function of the seed and its place alone (splitmix64 as a counter-based generator).
+Draw ``i`` of RMAT is one of the seed and ``i``, so workers share no stored draws: the columns of
+the matrix are cut into blocks, and each block's worker repeats *all* draws and keeps those in its
+columns. That costs time and saves memory: each worker holds at most 64 M draws. Rows, in-degrees
+and in-neighbours of a hashed graph follow from their own places.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.generated import in_order, worker_count
+from gatherbench.datasets.generated import ALPHA, MOST, PRIME, in_order, worker_count
 from gatherbench.datasets.rmat import Rmat
 from gatherbench.datasets.source import Progress, silent
 
@@ -29,9 +32,18 @@ _OUTCOMES = 4**_LEVELS_AT_ONCE
 _U64 = np.uint64
 # splitmix64: Steele, Lea and Flood, OOPSLA 2014; constants as in Vigna's reference code.
 _GAMMA, _MIX1, _MIX2 = _U64(0x9E3779B97F4A7C15), _U64(0xBF58476D1CE4E5B9), _U64(0x94D049BB133111EB)
+#: First counters of the hash: for rows, for in-degrees, for in-neighbours.
+_ROWS, _DEGREES, _NEIGHBOURS = _U64(1 << 60), _U64(2 << 60), _U64(3 << 60)
+#: Width of the uniform distribution around 0 that has standard deviation 1.
+_WIDTH = np.float32(12**0.5)
+#: Rows, and columns of a hashed graph, that one thread makes at a time.
+_PIECE = 1 << 15
+_COLUMNS = 1 << 20
+#: Modulus by which ranks are renumbered, so that hubs have any node number.
+_PRIME = _U64(PRIME)
 
 
-def columns(
+def rmat_columns(
     law: Rmat, draws: int, seed: int, threads: int | None = None, progress: Progress = silent
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint32]]]:
     """Yield the graph of the first ``draws`` draws for ``DatasetWriter.write_columns``.
@@ -182,3 +194,70 @@ def _compress(keys: Any, num_columns: int) -> Any:
         rows[kept] = keys[i] & _U64(0xFFFFFFFF)
         kept += 1
     return degrees, rows[:kept]
+
+
+@numba.njit(nogil=True, cache=True)
+def _fill(out: Any, first: int) -> None:
+    rows, width = out.shape
+    words = _U64((width + 1) // 2)
+    for i in range(rows):
+        base = _ROWS + _U64(first + i) * words
+        for j in range(width):
+            z = splitmix(base + _U64(j >> 1))
+            bits = (z >> _U64(40)) if j & 1 else (z & _U64(0xFFFFFF))
+            out[i, j] = (np.float32(bits) * np.float32(2.0**-24) - np.float32(0.5)) * _WIDTH
+
+
+def fill(table: NDArray[np.float32], first: int = 0) -> None:
+    """Write rows ``first``, ``first + 1``, … of a table to ``table`` ``[n, D]``, on all cores.
+
+    Values are uniform with mean 0 and standard deviation 1.
+    """
+
+    def piece(at: int) -> None:
+        _fill(table[at : at + _PIECE], first + at)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as cores:
+        list(cores.map(piece, range(0, len(table), _PIECE)))
+
+
+@numba.njit(nogil=True, cache=True)
+def _degrees(out: Any, first: int, least: float, power: float, most: int) -> None:
+    for i in range(len(out)):
+        u = (np.float64(splitmix(_DEGREES + _U64(first + i)) >> _U64(11)) + 1.0) * 2.0**-53
+        out[i] = min(np.int64(least * u**power), most)
+
+
+@numba.njit(nogil=True, cache=True)
+def _neighbours(out: Any, degrees: Any, first: int, nodes: int, skew: float) -> None:
+    at = 0
+    for i in range(len(degrees)):
+        for k in range(degrees[i]):
+            z = splitmix(_NEIGHBOURS + (_U64(first + i) << _U64(14)) + _U64(k))
+            u = np.float64(z >> _U64(11)) * 2.0**-53
+            rank = _U64(np.float64(nodes) * u * u * (u if skew == 3.0 else u ** (skew - 2.0)))
+            out[at] = rank * _PRIME % _U64(nodes)
+            at += 1
+
+
+def hashed_columns(
+    nodes: int, least: float, skew: float, progress: Progress
+) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Yield for ``DatasetWriter.write_columns`` in-degrees and in-neighbours of runs of nodes.
+
+    In-neighbours are unsorted and may repeat. In-degrees of Pareto's law are ``least`` or more; an
+    in-neighbour's rank is ``nodes`` times the power ``skew`` of a uniform number.
+    """
+
+    def run(first: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        degrees = np.empty(min(_COLUMNS, nodes - first), np.int64)
+        _degrees(degrees, first, least, -1 / ALPHA, MOST)  # cached code keeps old constants
+        rows = np.empty(int(degrees.sum()), np.uint32)
+        _neighbours(rows, degrees, first, nodes, skew)
+        return degrees, rows
+
+    firsts = range(0, nodes, _COLUMNS)
+    made = in_order(run, ((first,) for first in firsts), worker_count())
+    for number, found in enumerate(made, start=1):
+        yield found
+        progress("draw edges", number / len(firsts))
