@@ -24,7 +24,7 @@ from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.models import TalliedModel
-from gatherbench.bench.run.part import PartWriter, read_part
+from gatherbench.bench.run.part import PartWriter, Record, read_part
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.table import file_of
 from gatherbench.bench.run.training_cost import COUNTED, Counted, training_cost
@@ -286,11 +286,14 @@ class Counts:
         """Return the counts in the job's file."""
         if job.counts is None:
             return cls([])
-        found = next((one for one in read_part(job.counts) if one["kind"] == "answer"), {})
-        if "ranks" not in found:
-            why = found.get("failed", "its process ended without a word")
+        answer: Record = {}
+        for record in read_part(job.counts):
+            if record["kind"] == "answer":
+                answer |= record
+        if "ranks" not in answer:
+            why = answer.get("uncounted", "its process ended without a word")
             return cls([], f"failed: what its minibatches ask for was not counted: {why}")
-        return cls(found["ranks"][max(job.rank, 0)])
+        return cls(answer["ranks"][max(job.rank, 0)])
 
     @property
     def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:

@@ -12,11 +12,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.job import DISK_FULL, Block, Ready
-from gatherbench.bench.run.part import Record, Tail
+from gatherbench.bench.run.part import PartWriter, Record, Tail
 from gatherbench.outside import fresh, open_file
 
 #: The length of the end of a process's output that counts as its last words.
@@ -105,7 +106,7 @@ class Engine:
         timeout_s: float = math.inf,
         progress: Callable[[str, float], None] = lambda _text, _fraction: None,
     ) -> Record:
-        """Return the answer of a process that prepares, checks or counts; else why it ``failed``.
+        """Return the answer of a process that prepares or checks; else why it ``failed``.
 
         Args:
             progress: hears the current work, and the share of it that is done.
@@ -120,9 +121,12 @@ class Engine:
                 answer.update(record)
 
         death = self.run(block, timeout_s, hear)
-        if answer and (death is None or "failed" in answer):
-            return answer
-        return {"failed": death or "its process ended without a word"}
+        if not answer:
+            return {"failed": death or "its process ended without a word"}
+        if death is not None:  # it had prepared the workload, and was counting
+            with closing(PartWriter(block.part)) as out:
+                out.write("answer", uncounted=death)
+        return answer
 
     def prepare(
         self, block: Block, progress: Callable[[str, float], None] = lambda _text, _fraction: None
@@ -132,7 +136,8 @@ class Engine:
         if "failed" in answer:
             dataset = block.jobs[0].case.workload.dataset
             return f"{dataset} could not be prepared: {answer['failed']}"
-        return Ready(Path(answer["dataset"]), Path(answer["trace"]), answer["identity"])
+        folders = Path(answer["dataset"]), Path(answer["trace"])
+        return Ready(*folders, answer["identity"], block.part)
 
     def check_time(self) -> None:
         """Raise :class:`TimeUp` if it is."""

@@ -24,11 +24,13 @@ CHOICE = TypeAdapter(SensorChoice)
 
 
 class Ready(NamedTuple):
-    """A workload that can be measured: folders of dataset and minibatches, and their identity."""
+    """A workload that can be measured: folders of dataset and minibatches, their identity, and the
+    file with the counts of the minibatches."""
 
     dataset: Path
     trace: Path
     identity: str
+    counts: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,11 @@ class Job:
     meeting: Launch | None = None
 
     @property
+    def counted(self) -> bool:
+        """Return whether it needs the counts of its minibatches: for its rows, or its steps."""
+        return self.first or self.case.workload.step == "captured"
+
+    @property
     def here(self) -> range:
         """Return the ranks of this machine."""
         gpus = self.case.workload.gpus
@@ -87,14 +94,14 @@ class Block:
     """Jobs of one process: its task for them, and the deadline.
 
     Attributes:
-        do: ``prepare`` the workload's dataset and minibatches; ``check`` the GPU's sensors;
-            ``count`` the demands of the workload's minibatches, of one job for each path; or
-            ``measure`` cases of one workload and repeat, whose paths take turns.
+        do: ``prepare`` the workload's dataset and minibatches, and count these for a job of each
+            path; ``check`` the GPU's sensors; or ``measure`` cases of one workload and repeat,
+            whose paths take turns.
         jobs: at least one; all have one part.
         until: by :func:`time.monotonic`: the moment at which it is cut off.
     """
 
-    do: Literal["prepare", "check", "count", "measure"]
+    do: Literal["prepare", "check", "measure"]
     jobs: tuple[Job, ...]
     until: float = math.inf
 

@@ -308,18 +308,17 @@ def _start_ranks(group: Group, folder: Path) -> None:
             job = replace(_JOB.validate_python(message["job"]), meeting=meeting)
             workload = job.case.workload
             if workload not in known:
-                block = Block("prepare", (replace(job, part=folder / "prepared.jsonl"),))
-                known[workload] = engine.prepare(block)
+                own_job = replace(job, part=folder / "prepared.jsonl", first=False)
+                known[workload] = engine.prepare(Block("prepare", (own_job,)))
             ready = known[workload]
             say(store, f"ready{meeting.machine}", ready if isinstance(ready, str) else None)
             if isinstance(ready, str):
                 continue
             job = replace(job, tuned=folder / "tuned.json", **ready._asdict())
-            job = replace(job, part=fresh(folder / "case.jsonl"))
-            if message["counts"] is not None:
-                counts = folder / "counts.jsonl"
+            counts = None if message["counts"] is None else folder / "counts.jsonl"
+            if counts is not None:
                 counts.write_text(message["counts"], encoding="utf-8")
-                job = replace(job, counts=counts)
+            job = replace(job, part=fresh(folder / "case.jsonl"), counts=counts)
             death = engine.run(Block("measure", (job,)), job.measure.timeout_s)
             if death is not None:
                 send_parts(job, death)

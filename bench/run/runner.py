@@ -159,7 +159,7 @@ class Runner:
         self._cases: dict[CaseId, SoFar] = {}  # from the parts
         self._frames = frames_of(())
         self._ready: dict[Workload, Ready | str] = {}
-        self._counts: dict[Workload, Path] = {}
+        self._preparations = 0
 
     def run(self) -> int:
         """Run the missing cases; return the number of failed cases of the whole run.
@@ -261,7 +261,7 @@ class Runner:
         part, stop = self.store.new_part(), None
         for case in group:
             self.progress.starting(self._ended, total, case)
-        ready = self._prepared(group[0].workload)
+        ready = self._prepared(group)
         try:
             if isinstance(ready, str):
                 self._end_all(group, part, ready, NOT_PREPARED)
@@ -291,21 +291,20 @@ class Runner:
 
     def _job(self, case: Case, ready: Ready, part: Path) -> Job:
         """Return the job for the case."""
-        # Checking one repeat of a strategy is enough; the first may have failed.
-        first = key_of(case)[:3] not in self._took
         job = replace(
             self._continued(self._blank(case, part)),
             alone=self._alone(case),
             sensors=self._sensors,
-            first=first,
             tuned=self.store.tuned_file.absolute(),
             **ready._asdict(),
         )
-        return replace(job, counts=self._counted(job))
+        return job if job.counted else replace(job, counts=None)
 
     def _blank(self, case: Case, part: Path) -> Job:
-        task = self.task
-        return Job(case, self.measure, task.device, task.rows, Path(), Path(), part)
+        task, none = self.task, Path()
+        # Checking one repeat of a strategy is enough; the first may have failed.
+        first = key_of(case)[:3] not in self._took
+        return Job(case, self.measure, task.device, task.rows, none, none, part, first=first)
 
     def _so_far(self, job: Job) -> SoFar:
         return self._cases.get(key_of(job.case), SoFar())
@@ -413,18 +412,24 @@ class Runner:
         except (OSError, ValidationError) as error:
             return _no_choice(str(error).partition("\n")[0])
 
-    def _prepared(self, workload: Workload) -> Ready | str:
-        """Return the workload's dataset and minibatches, or why they are unavailable.
+    def _prepared(self, group: Sequence[Case]) -> Ready | str:
+        """Return the dataset and minibatches of the cases' workload, or why they are unavailable.
 
-        Done once per workload, and again if the dataset was imported anew between two cases.
+        Done once per workload, and again if the dataset was imported anew between two cases. A path
+        that cannot be counted has rows that record it.
         """
+        workload = group[0].workload
         ready = self._ready.get(workload)
         stale = isinstance(ready, Ready) and not ready.trace.name.endswith(state_of(ready.dataset))
         if ready is None or stale:
-            case = next(case for case in self.task.cases if case.workload == workload)
-            block = Block("prepare", (self._blank(case, self._beside("prepared")),))
+            part = self._beside(f"prepared{self._preparations}")
+            self._preparations += 1
+            cases = [case for case in self.task.cases if case.workload == workload]
+            paths = {key_of(case)[:3]: case for case in [*cases, *group]}
+            jobs = tuple(self._blank(case, part) for case in paths.values())
+            progress = partial(self.progress.preparing, workload)
             try:
-                ready = self.engine.prepare(block, partial(self.progress.preparing, workload))
+                ready = self.engine.prepare(Block("prepare", jobs), progress)
             except OSError as error:
                 if not is_disk_full(error):
                     raise
@@ -434,27 +439,6 @@ class Runner:
                 ready = other_data(self.store.folder, workload, ready.identity) or ready
             self._ready[workload] = ready
         return ready
-
-    def _counted(self, job: Job) -> Path | None:
-        """Return the file with the counts of the minibatches of the job's workload, for all paths.
-
-        Counted once per workload, before the first of its cases that needs it. If that fails, rows
-        record it.
-        """
-        workload = job.case.workload
-        if not job.first and workload.step != "captured":
-            return None
-        if workload not in self._counts:
-            part = self._counts[workload] = self._beside(f"counts{len(self._counts)}")
-            cases = [case for case in self.task.cases if case.workload == workload]
-            paths = {key_of(case)[:3]: case for case in [*cases, job.case]}
-            jobs = tuple(replace(job, case=case, part=part) for case in paths.values())
-            progress = partial(self.progress.preparing, workload)
-            answer = self.engine.ask(Block("count", jobs), progress=progress)
-            if "failed" in answer:
-                with closing(PartWriter(part)) as out:
-                    out.write("answer", failed=answer["failed"])
-        return self._counts[workload]
 
 
 def _no_choice(why: str) -> SensorChoice:

@@ -14,29 +14,38 @@ import gc
 import signal
 import sys
 from contextlib import closing
+from dataclasses import replace
 from unittest import mock
 
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
-from gatherbench.bench.run.job import DISK_FULL, Block, is_disk_full, outcome
+from gatherbench.bench.run.job import DISK_FULL, Block, Job, is_disk_full, outcome
 from gatherbench.bench.run.part import PartWriter
 from gatherbench.outside import plain
 
 
 def prepare_workload(block: Block, out: PartWriter) -> None:
-    """Prepare the workload's dataset and minibatches."""
+    """Prepare the workload's dataset and minibatches, and count these if a job needs it."""
+    from gatherbench.bench.run.counting import count_sets
     from gatherbench.bench.sampling.prepare import identity, prepare
+
+    jobs: list[Job] = []
 
     def work() -> None:
         dataset, trace = prepare(
             block.jobs[0].case.workload,
             lambda what, done: out.write("work", what=plain(what), fraction=float(done)),
         )
-        found = {"dataset": str(dataset), "trace": str(trace)}
-        out.write("answer", **found, identity=identity(dataset, trace))
+        folders = {"dataset": str(dataset), "trace": str(trace)}
+        out.write("answer", **folders, identity=identity(dataset, trace))
+        jobs.extend(replace(job, dataset=dataset, trace=trace) for job in block.jobs)
 
     _, reason = outcome(work)
     if reason is not None:
         out.write("answer", failed=plain(reason))
+    elif any(job.counted for job in jobs):
+        _, reason = outcome(lambda: count_sets(jobs, out))
+        if reason is not None:
+            out.write("answer", uncounted=plain(reason))
 
 
 def do(block: Block) -> None:
@@ -50,10 +59,6 @@ def do(block: Block) -> None:
                     from gatherbench.bench.run.sensor_check import check_sensors
 
                     check_sensors(block.jobs[0], out)
-                case "count":
-                    from gatherbench.bench.run.counting import count_sets
-
-                    count_sets(block.jobs, out)
                 case "measure":
                     from gatherbench.bench.run.block import measure_block
                     from gatherbench.bench.run.rank_processes import measure_ranks

@@ -86,7 +86,7 @@ def _measured(plan: Plan, cases: list[Case], folder: Path) -> Found:
         Job(case, plan.measure, device, run, *ready[:2], folder / "part", alone, counts=counts)
         for case in cases
     ]
-    do(Block("count", tuple(replace(job, part=counts) for job in jobs)))
+    do(Block("prepare", tuple(replace(job, part=counts) for job in jobs)))
     with ExitStack() as hooks:
         watch = _Watch(hooks)
         do(Block("measure", tuple(jobs)))

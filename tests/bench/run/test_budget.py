@@ -250,7 +250,6 @@ def test_a_process_says_how_much_of_its_work_is_done_and_the_runner_passes_it_on
 
     run._ended = 4
     ready = Ready(Path("/nowhere"), Path("/nowhere-"), "it")
-    monkeypatch.setattr(run, "_counted", lambda _: None)
     monkeypatch.setattr(run.engine, "run", says)
     jobs = [run._job(case, ready, store.new_part()) for case in wanted]
     turn = list[str]()

@@ -42,6 +42,22 @@ PYTHON = [sys.executable, "-m", "gatherbench"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
+def environment(root: Path, folder: Path) -> dict[str, str]:
+    known = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM_", "OMPI_"))}
+    own = {"GATHERBENCH_DATA": root, "TMPDIR": folder, "OMP_NUM_THREADS": 1}
+    return known | {n: str(v) for n, v in own.items()} | {"PYTHONFAULTHANDLER": "1"}
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_root: Path, tmp_path_factory: pytest.TempPathFactory) -> list[float | None]:
+    """The losses of a run of two ranks that no launcher started."""
+    folder = tmp_path_factory.mktemp("alone")
+    (folder / "plan.toml").write_text(PLAN.format(epochs=2, gpus="gpus = 2"))
+    command, env = [*PYTHON, "run", "plan.toml"], environment(tiny_root, folder)
+    subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True)
+    return losses(the_run(folder)[1])
+
+
 @pytest.fixture
 def start(tiny_root: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts a command in an empty folder with ``plan.toml``; all that is left is ended."""
@@ -49,13 +65,10 @@ def start(tiny_root: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.
     with ExitStack() as end:
 
         def started(*command: object, **more: object) -> subprocess.Popen[str]:
-            known = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM_", "OMPI_"))}
-            said = {"GATHERBENCH_DATA": tiny_root, "TMPDIR": tmp_path, "OMP_NUM_THREADS": 1}
-            said["PYTHONFAULTHANDLER"] = 1
             process = subprocess.Popen(
                 list(map(str, command)),
                 cwd=tmp_path,
-                env=known | {name: str(value) for name, value in {**said, **more}.items()},
+                env=environment(tiny_root, tmp_path) | {n: str(v) for n, v in more.items()},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -95,17 +108,21 @@ def the_run(folder: Path) -> tuple[RunStore, list[Row]]:
     return store, rows_of_run(store)
 
 
-def check_two_ranks(folder: Path, machine: str = "") -> None:
-    """One run, in which two ranks have trained on what one process would have had."""
+def losses(rows: list[Row]) -> list[float | None]:
+    """Of both ranks and the case, epoch by epoch."""
+    own = [row for row in rows if (row.stage, row.metric) == ("train", "loss")]
+    by_place = {(row.rank, row.epoch): row.value for row in own}
+    return [by_place[rank, epoch] for rank in (0, 1, -1) for epoch in (0, 1)]
+
+
+def check_two_ranks(folder: Path, alone: list[float | None], machine: str = "") -> None:
+    """One run, in which two ranks have learned what they learn without a launcher."""
     store, rows = the_run(folder)
     (last,) = [row for row in rows if (row.stage, row.metric) == ("case", "wall_time")]
     assert last.status == "ok", last.reason
     assert "-x2s" in last.workload
     assert store.folder.parent.name.startswith(machine)
-    losses = [row for row in rows if (row.stage, row.metric) == ("train", "loss")]
-    assert [(row.rank, row.epoch) for row in losses if row.rank >= 0] == [
-        (rank, epoch) for rank in (0, 1) for epoch in (0, 1)
-    ]
+    assert losses(rows) == alone, "bit for bit"
     batches = {row.value for row in rows if row.metric == "minibatches" and row.rank == -1}
     assert batches == {8.0}
     assert not list(folder.glob("gatherbench-*")), "the folder in which they met is gone"
@@ -117,33 +134,30 @@ def two_by_hand(start: Any, *command: object, local: int, **more: object) -> lis
     return [start(*command, RANK=r, LOCAL_RANK=r % local, **common) for r in (0, 1)]
 
 
-def test_torchrun_starts_one_run_of_two_ranks(start, tmp_path):
-    few = ["--nproc-per-node", 2, "--master-port", port(), "--no-python"]
-    text = said(start(*TORCHRUN, *few, *PYTHON, "run", "plan.toml"))
-    assert text.count("torchrun started 2 processes here: this is one run of 2 ranks.") == 1
-    check_two_ranks(tmp_path)
+def slurm(rank: int) -> Mapping[str, object]:
+    names = {"PROCID": rank, "LOCALID": rank, "STEP_NUM_TASKS": 2, "STEP_TASKS_PER_NODE": 2}
+    return {f"SLURM_{name}": value for name, value in names.items()}
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no Open MPI here: openmpi-bin")
-def test_mpirun_starts_one_run_of_two_ranks_on_all_cores(start, tmp_path):
-    """It binds each process to a core; the run has both."""
-    few = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 2]
-    text = said(start(*few, *PYTHON, "run", "plan.toml"))
-    assert text.count("mpirun started 2 processes here: this is one run of 2 ranks.") == 1
-    check_two_ranks(tmp_path)
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun", "srun"])
+def test_a_launcher_starts_one_run_of_two_ranks_on_all_cores(start, tmp_path, alone, launcher):
+    """mpirun binds each process to a core; the run has both."""
+    command = [*PYTHON, "run", "plan.toml"]
+    if launcher == "torchrun":
+        few = ["--nproc-per-node", 2, "--master-port", port(), "--no-python"]
+        processes = [start(*TORCHRUN, *few, *command)]
+    elif launcher == "srun":
+        processes = [start(*command, **slurm(rank)) for rank in (0, 1)]
+    elif shutil.which("mpirun") is None:
+        pytest.skip("no Open MPI here: openmpi-bin")
+    else:
+        few = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 2]
+        processes = [start(*few, *command)]
+    text = "".join(map(said, processes))
+    assert text.count(f"{launcher} started 2 processes here: one run of 2 ranks.") == 1
+    check_two_ranks(tmp_path, alone)
     store, _ = the_run(tmp_path)
     assert store.env()["cpu"]["usable_cores"] == len(os.sched_getaffinity(0))
-
-
-def slurm(rank: int) -> Mapping[str, object]:
-    names = {
-        "STEP_ID": 0,
-        "PROCID": rank,
-        "LOCALID": rank,
-        "STEP_NUM_TASKS": 2,
-        "STEP_TASKS_PER_NODE": 2,
-    }
-    return {f"SLURM_{name}": value for name, value in names.items()}
 
 
 def test_slurm_starts_one_run_which_refuses_a_wrong_plan_once(start, tmp_path):
@@ -155,7 +169,7 @@ def test_slurm_starts_one_run_which_refuses_a_wrong_plan_once(start, tmp_path):
     assert texts[1] == ""
 
 
-def test_a_process_for_each_of_two_machines_that_meet_at_an_address(start, tmp_path):
+def test_a_process_for_each_of_two_machines_that_meet_at_an_address(start, tmp_path, alone):
     """Here both are this machine. A stranger writes to the port, and is heard by nobody."""
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
     first, second = two_by_hand(start, *PYTHON, "run", "plan.toml", local=1, **where)
@@ -171,9 +185,9 @@ def test_a_process_for_each_of_two_machines_that_meet_at_an_address(start, tmp_p
         stranger.close()
     assert len(strangers) == 3
     assert (first.returncode, second.returncode) == (0, 0), texts
-    assert "torchrun started 2 processes on 2 machines: this is one run" in texts[0]
+    assert "torchrun started 2 processes on 2 machines: one run" in texts[0]
     assert texts[1] == ""
-    check_two_ranks(tmp_path, machine="2x-")
+    check_two_ranks(tmp_path, alone, machine="2x-")
 
 
 def test_a_port_that_a_stranger_has_is_refused_by_name():

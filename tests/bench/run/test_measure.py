@@ -492,7 +492,7 @@ def test_where_nothing_was_counted_a_row_says_why(make_job):
     job = replace(job, counts=job.part.with_suffix(".json"))
     assert job.counts is not None
     with closing(PartWriter(job.counts)) as out:
-        out.write("answer", failed="killed by SIGKILL")
+        out.write("answer", uncounted="killed by SIGKILL")
     rows = measured(job)
     (lost, _) = [row for row in rows if row.metric == "declared_payload"]
     assert str(lost.reason).endswith("was not counted: killed by SIGKILL")

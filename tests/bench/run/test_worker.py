@@ -123,7 +123,7 @@ def test_a_process_asks_no_gpu_keeps_to_its_cores_and_writes_where_nobody_else_c
 
 
 def prepared(job: Job, workload: Workload) -> list[dict[str, Any]]:
-    job = replace(job, case=replace(job.case, workload=workload), part=fresh(job.part))
+    job = replace(job, case=replace(job.case, workload=workload), part=fresh(job.part), first=False)
     do(Block("prepare", (job,)))
     return list(read_part(job.part))
 
