@@ -7,20 +7,18 @@ when all have ended, these are joined into the case's rows (:mod:`gatherbench.be
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
-import signal
 import textwrap
 import time
 import traceback
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
-from multiprocessing.connection import wait
 
 import torch
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
+from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
 from gatherbench.bench.run.block import measure_block
 from gatherbench.bench.run.fork_server import die_with_parent
@@ -101,43 +99,29 @@ def _measured(job: Job, out: PartWriter) -> str | None:
 
 
 def _launched(job: Job, table: Table | None) -> list[str]:
-    """Start the ranks and wait until all have ended; return which of them were killed.
+    """Start the ranks and wait until all have ended; return which of them was killed.
 
     If one fails, the others would wait for it, and are ended.
     """
-    fork = multiprocessing.get_context("fork")
-    ranks = {
-        rank: fork.Process(target=_one_rank, args=(job, table, os.getpid(), rank))
-        for rank in job.here
-    }
+    args = job, table, os.getpid()
     try:
-        for process in ranks.values():
-            process.start()
-        running = list(ranks.values())
-        while running and not any(process.exitcode for process in ranks.values()):
-            wait([process.sentinel for process in running])
-            running = [process for process in running if process.exitcode is None]
-        codes = {rank: process.exitcode or 0 for rank, process in ranks.items()}
-        return [
-            f"rank {rank} was killed by {signal.Signals(-code).name}"
-            for rank, code in codes.items()
-            if code < 0
-        ]
-    finally:
-        for process in ranks.values():
-            if process.is_alive():
-                process.kill()
-                process.join()
+        start_processes(  # type: ignore[no-untyped-call]
+            _one_rank, args, len(job.here), start_method="fork"
+        )
+    except ProcessExitedException as error:
+        if error.signal_name is not None:
+            return [f"rank {job.here[error.error_index]} was killed by {error.signal_name}"]
+    return []
 
 
-def _one_rank(job: Job, table: Table | None, parent: int, rank: int) -> None:
-    """Run the process of one rank."""
+def _one_rank(local: int, job: Job, table: Table | None, parent: int) -> None:
+    """Run the process of one rank, number ``local`` of this machine."""
     die_with_parent(parent)
-    world, here = job.case.workload.gpus, job.here
+    world, here, rank = job.case.workload.gpus, job.here, job.here[local]
     os.environ["LOCAL_WORLD_SIZE"] = str(len(here))  # for a path that uses torch's group
     if job.device == "cuda":
         # One GPU per process, so that "cuda" is the rank's own, for meters and driver calls too.
-        named, local = os.environ.get("CUDA_VISIBLE_DEVICES"), here.index(rank)
+        named = os.environ.get("CUDA_VISIBLE_DEVICES")
         os.environ["CUDA_VISIBLE_DEVICES"] = named.split(",")[local] if named else str(local)
     own_job = replace(job, rank=rank, trace=rank_trace(job.trace, rank))
     # The case must end before its time limit.

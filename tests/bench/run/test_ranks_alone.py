@@ -131,6 +131,6 @@ def test_a_rank_has_a_gpu_of_its_machine(job, monkeypatch, machine, rank, named,
     four = replace(job.case, workload=replace(job.case.workload, gpus=4))
     job = replace(job, case=four, device="cuda", meeting=meeting)
     ranks_folder(job.part).mkdir()
-    ranks_module._one_rank(job, None, 77, rank)
+    ranks_module._one_rank(rank % 2, job, None, 77)
     assert seen == [(Ranks(rank, 4, 2), meeting, 30.0, own), 1]
     assert os.environ["LOCAL_WORLD_SIZE"] == "2"
