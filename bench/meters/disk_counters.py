@@ -31,7 +31,6 @@ class DiskMeter(Meter):
 
     Args:
         folder: by default that of the datasets. It may be missing.
-        io, devices: the kernel's files of these counters.
     """
 
     name: ClassVar[str] = "disk"
@@ -40,16 +39,13 @@ class DiskMeter(Meter):
     trust: ClassVar[str] = "cumulative counters of the kernel, read at both ends of the window"
     units = {"disk_read_process": "B", "disk_read_device": "B", "disk_reads_device": "1"}
 
-    def __init__(
-        self, folder: Path | None = None, io: Path = _IO, devices: Path = _DEVICES
-    ) -> None:
-        self._io = io
-        self._device = _device_of(folder or data_root(), devices)
+    def __init__(self, folder: Path | None = None) -> None:
+        self._device = _device_of(folder or data_root())
         statistics = str(_DEVICES)
         if not isinstance(self._device, Reason):
             statistics = f"/sys/class/block/{self._device.name}/stat"
         self.sources = {
-            "disk_read_process": f"{_IO} read_bytes",
+            "disk_read_process": "/proc/self/io read_bytes",
             "disk_read_device": f"{statistics}, sectors of {SECTOR_BYTES} B",
             "disk_reads_device": f"{statistics}, reads completed",
         }
@@ -65,7 +61,7 @@ class DiskMeter(Meter):
         return {metric: change(self._early[metric], late) for metric, late in self._read().items()}
 
     def _read(self) -> Window:
-        read = re.search(r"^read_bytes: (\d+)$", _text(self._io), re.MULTILINE)
+        read = re.search(r"^read_bytes: (\d+)$", _text(_IO), re.MULTILINE)
         process = _NO_IO if read is None else float(read[1])
         device: tuple[float | Reason, float | Reason]
         if isinstance(self._device, Reason):
@@ -77,11 +73,11 @@ class DiskMeter(Meter):
         return dict(zip(self.units, (process, *device), strict=True))
 
 
-def _device_of(folder: Path, devices: Path) -> Path | Reason:
+def _device_of(folder: Path) -> Path | Reason:
     """Return the kernel's folder of the block device of a folder, or of its nearest parent."""
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     number = place.stat().st_dev
-    device = devices / f"{os.major(number)}:{os.minor(number)}"
+    device = _DEVICES / f"{os.major(number)}:{os.minor(number)}"
     if device.exists():
         return device.resolve()
     return unsupported(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gatherbench.bench.meters import disk_counters
 from gatherbench.bench.meters.base import Reading, closed
 from gatherbench.bench.meters.disk_counters import DiskMeter
 from gatherbench.bench.meters.registry import open_meters
@@ -15,7 +16,7 @@ IO = "rchar: 999\nwchar: 9\nsyscr: 5\nsyscw: 1\nread_bytes: {read}\nwrite_bytes:
 
 
 @pytest.fixture
-def kernel(tmp_path: Path) -> Path:
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """``io``, and the device on which ``tmp_path`` lies, with its name."""
     number = tmp_path.stat().st_dev
     (tmp_path / "block/nvme0n1/queue").mkdir(parents=True)
@@ -24,6 +25,8 @@ def kernel(tmp_path: Path) -> Path:
     link = tmp_path / "devices" / f"{os.major(number)}:{os.minor(number)}"
     link.symlink_to(tmp_path / "block/nvme0n1")
     say(tmp_path, reads=100, sectors=4000, read=10_000)
+    monkeypatch.setattr(disk_counters, "_IO", tmp_path / "io")
+    monkeypatch.setattr(disk_counters, "_DEVICES", tmp_path / "devices")
     return tmp_path
 
 
@@ -34,7 +37,7 @@ def say(kernel: Path, reads: int, sectors: int, read: int) -> None:
 
 
 def meter(kernel: Path) -> DiskMeter:
-    return DiskMeter(kernel / "data not made yet", kernel / "io", kernel / "devices")
+    return DiskMeter(kernel / "data not made yet")
 
 
 def window(meter: DiskMeter, kernel: Path, **later: int) -> dict[str, Reading]:
