@@ -204,20 +204,13 @@ def _foreign(name: str, rig: Rig, scope: Scope) -> list[Point]:
     ]
 
 
-@case("B", "random rows of registered memory, by torch and WholeGraph", GPU, NAMED, _foreign)
-def foreign_registered(rig: Rig, point: Point) -> Observation:
-    return measure(rig, rig.registered, point)
+_BY_OTHERS = "random rows of {} memory, by torch and WholeGraph"
 
 
-@case(
-    "B",
-    "random rows of managed memory, by torch and WholeGraph",
-    ("gpu", "managed"),
-    NAMED,
-    _foreign,
-)
-def foreign_managed(rig: Rig, point: Point) -> Observation:
-    return measure(rig, rig.managed, point)
+@case("B", _BY_OTHERS.format("managed"), ("gpu", "managed"), NAMED, _foreign, "foreign_managed")
+@case("B", _BY_OTHERS.format("registered"), GPU, NAMED, _foreign, "foreign_registered")
+def foreign(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.managed if point.case == "foreign_managed" else rig.registered, point)
 
 
 # ---- managed memory with split pages -----------------------------------------------------------
@@ -240,11 +233,8 @@ def _split_points(name: str, rig: Rig, scope: Scope) -> list[Point]:
     return [Point(name, width, SPLIT_BYTES, 0, 0, OUR_BEST, "given") for width in ROW_BYTES]
 
 
-@case("B", "rows of managed memory in pages of 64 KiB", MANAGED, NAMED, _split_points)
-def split_64k(rig: Rig, point: Point) -> Observation:
-    return measure(rig, rig.once(split, rig, 64 << 10), point)
-
-
-@case("B", "rows of managed memory in pages of 4 KiB", MANAGED, NAMED, _split_points)
-def split_4k(rig: Rig, point: Point) -> Observation:
-    return measure(rig, rig.once(split, rig, 4 << 10), point)
+@case("B", "rows of managed memory in pages of 4 KiB", MANAGED, NAMED, _split_points, "split_4k")
+@case("B", "rows of managed memory in pages of 64 KiB", MANAGED, NAMED, _split_points, "split_64k")
+def split_pages(rig: Rig, point: Point) -> Observation:
+    piece = {"split_4k": 4 << 10, "split_64k": 64 << 10}[point.case]
+    return measure(rig, rig.once(split, rig, piece), point)
