@@ -70,7 +70,7 @@ gather[["y", "low", "high"]] = 1 / gather[["y", "high", "low"]].to_numpy()
 # %% [markdown]
 # ## As the path itself tries it
 #
-# `async_zero_copy` tries shares when it opens, alone and beside the real training step. Means over
+# `async_zero_copy` tries shares beside the training step; these runs did so alone, too. Means over
 # the repeats, whiskers: 95 % intervals. The published shares are the vertical ends of the axis: 10
 # and 15 %.
 
