@@ -32,8 +32,10 @@ _CODE = ("bench", "strategies", "kernels", "datasets", "src", "pyproject.toml")
 def describe_machine() -> dict[str, Any]:
     """Return the machine, its software and the code's version, ready for JSON.
 
-    Unknown values and absent limits are ``None``. Sizes are in B.
+    Unknown values and absent limits are ``None``. Sizes are in B, a cache's as the kernel says.
     """
+    import torch  # takes seconds, and only this function needs it
+
     gpus = describe_gpus()
     return {
         "commit": commit_id(),
@@ -43,8 +45,15 @@ def describe_machine() -> dict[str, Any]:
         **gpus,
         "kernel": platform.release(),
         "architecture": platform.machine(),
+        "virtual_machine": _virtual_machine(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "libraries": library_versions(),
+        "torch": {
+            "cuda_build": torch.version.cuda,
+            "cuda_available": torch.cuda.is_available(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "threads": torch.get_num_threads(),
+        },
         "thread_limits": {
             name: os.environ.get(name)
             for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -113,7 +122,7 @@ def _requirements() -> list[str]:
 
 
 def describe_cpu() -> dict[str, Any]:
-    """Return model, cores, NUMA nodes and clock policy of the processor.
+    """Return model, cores, cache, NUMA nodes and clock policy of the processor.
 
     ``usable_cores`` is the number of cores on which this process may run; ``quota_cores`` is the
     number that a container's limit grants (``None``: no limit).
@@ -123,28 +132,36 @@ def describe_cpu() -> dict[str, Any]:
     system = Path("/sys/devices/system")
     return {
         "model": model[1].strip() if model else platform.processor() or platform.machine(),
+        "physical_cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),
         "usable_cores": len(psutil.Process().cpu_affinity()),
         "quota_cores": int(quota[1]) / int(quota[2]) if quota else None,
         "numa_nodes": len(list((system / "node").glob("node[0-9]*"))) or None,
+        "last_level_cache": _read(system / "cpu/cpu0/cache/index3/size"),
         "scaling_governor": _read(system / "cpu/cpu0/cpufreq/scaling_governor"),
     }
 
 
 def describe_numa(gpu_nodes: Sequence[int | None], topology: Topology | None = None) -> Any:
-    """Return whether cases are bound to a GPU's NUMA node, and why (``binding``).
+    """Return each NUMA node's number of processors, and whether cases are bound to a GPU's node.
 
     Args:
         gpu_nodes: the node of each GPU; ``None``: unknown.
     """
-    binding = "a case on a GPU is bound to its node, unless the plan says numa = none"
-    if len((topology or Topology()).nodes()) < 2:
+    nodes = (topology or Topology()).nodes()
+    if len(nodes) < 2:
         binding = "not bound: one NUMA node"
     elif not gpu_nodes:
         binding = "not bound: this machine lacks a GPU"
     elif None in gpu_nodes:
         binding = "not bound: the kernel hides a GPU's node"
-    return {"bound": not binding.startswith("not bound"), "binding": binding}
+    else:
+        binding = "a case on a GPU is bound to its node, unless the plan says numa = none"
+    return {
+        "processors_by_node": {str(node): len(cores) for node, cores in nodes.items()},
+        "bound": len(nodes) > 1 and bool(gpu_nodes) and None not in gpu_nodes,
+        "binding": binding,
+    }
 
 
 def describe_memory() -> dict[str, Any]:
@@ -156,6 +173,13 @@ def describe_memory() -> dict[str, Any]:
         "container_limit": int(limit) if limit.isdigit() else None,
         "transparent_huge_pages": thp[1] if thp else None,
     }
+
+
+def _virtual_machine() -> str | None:
+    """Return the virtual machine's maker, ``unnamed`` if unknown, or ``None`` on bare metal."""
+    if not re.search(r"^flags\s*:.*\bhypervisor\b", _read("/proc/cpuinfo") or "", re.MULTILINE):
+        return None
+    return _read("/sys/class/dmi/id/sys_vendor") or "unnamed"
 
 
 def _checkout() -> Path:

@@ -34,6 +34,7 @@ class GpuInfo:
     uuid_hash: str | None = None
     driver: str | None = None
     cuda_driver: str | None = None
+    compute_capability: str | None = None
     memory_bytes: int | None = None
     power_limit_w: float | None = None
     link_gen_current: int | None = None
@@ -41,6 +42,7 @@ class GpuInfo:
     link_width_current: int | None = None
     link_width_max: int | None = None
     numa_node: int | None = None
+    sm_clock_max_hz: float | None = None
 
 
 @contextmanager
@@ -119,8 +121,10 @@ def _describe(handle: Any) -> GpuInfo:
             return None
 
     uuid = ask(pynvml.nvmlDeviceGetUUID, handle)
+    capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     limit_mw = ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+    clock_mhz = ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM)
     cuda = ask(pynvml.nvmlSystemGetCudaDriverVersion)
     pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
     address = pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
@@ -129,6 +133,7 @@ def _describe(handle: Any) -> GpuInfo:
         uuid_hash=hash_of_uuid(str(uuid)) if uuid else None,
         driver=ask(pynvml.nvmlSystemGetDriverVersion),
         cuda_driver=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
+        compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
         memory_bytes=int(memory.total) if memory else None,
         power_limit_w=limit_mw / 1000 if limit_mw else None,
         link_gen_current=ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
@@ -136,6 +141,7 @@ def _describe(handle: Any) -> GpuInfo:
         link_width_current=ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
         link_width_max=ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
         numa_node=Topology().node_of_pci(address) if address else None,
+        sm_clock_max_hz=None if clock_mhz is None else 1e6 * clock_mhz,
     )
 
 
@@ -144,16 +150,23 @@ def describe_gpus() -> dict[str, Any]:
 
     ``gpus``: a dictionary of :class:`GpuInfo` for each, the one that a run uses first.
     ``gpu_in_use``: its ``uuid_hash``; ``None`` if CUDA has no answer or another UUID, as an
-    instance of a partitioned GPU (MIG) has. ``no_nvml``: why NVML is unavailable, and CUDA's own
-    device is listed alone, if there is one.
+    instance of a partitioned GPU (MIG) has. ``gpu_source``: the source of the list. ``no_gpu``: why
+    it is empty. ``no_nvml``: why NVML is unavailable.
     """
     try:
-        gpus, no_nvml = list_gpus(), None
+        gpus, source, nvml_error = list_gpus(), "NVML", None
     except SensorUnavailableError as unavailable:
-        gpus, no_nvml = list(filter(None, [cuda_device()])), str(unavailable)
+        device = cuda_device()
+        gpus = [device] if device else []
+        source, nvml_error = "CUDA driver API", str(unavailable)
     used = gpu_in_use(gpus)
-    described = [dataclasses.asdict(gpu) for gpu in used_first(gpus, used)]
-    return {"gpus": described, "gpu_in_use": used, "no_nvml": no_nvml}
+    return {
+        "gpus": [dataclasses.asdict(gpu) for gpu in used_first(gpus, used)],
+        "gpu_in_use": used,
+        "gpu_source": source if gpus else None,
+        "no_gpu": None if gpus else nvml_error,
+        "no_nvml": nvml_error,
+    }
 
 
 def cuda_device() -> GpuInfo | None:

@@ -62,8 +62,9 @@ def test_it_is_json_and_says_what_matters(env):
     assert env["cpu"]["usable_cores"] >= 1
     assert env["memory"]["total"] > 2**28
     assert env["libraries"]["torch"] == importlib.metadata.version("torch")
+    assert env["torch"]["threads"] >= 1
     assert "binding" in env["numa"]
-    assert env["gpus"] or env["no_nvml"]  # GPUs, or why there are none
+    assert bool(env["gpus"]) != bool(env["no_gpu"])  # GPUs, or why there are none
 
 
 def test_no_name_of_host_or_user_and_no_path(env):
@@ -174,6 +175,7 @@ def test_binding_is_told(tmp_path, cpulists, gpu_nodes, binding):
     found = describe_numa(gpu_nodes, Topology(tmp_path))
     assert found["binding"].startswith(binding)
     assert found["bound"] == (binding[:3] != "not")
+    assert found["processors_by_node"] == {str(i): 4 for i in range(len(cpulists))}
     assert json.loads(json.dumps(found)) == found
 
 
@@ -191,9 +193,11 @@ def test_a_gpu_is_described_as_far_as_nvml_says_and_without_its_uuid(monkeypatch
         "nvmlDeviceGetHandleByIndex": lambda i: i,
         "nvmlDeviceGetName": lambda _: "NVIDIA H200",
         "nvmlDeviceGetUUID": lambda i: f"GPU-secret-{i}",
+        "nvmlDeviceGetCudaComputeCapability": lambda _: (9, 0),
         "nvmlSystemGetCudaDriverVersion": lambda: 13010,
         "nvmlDeviceGetCurrPcieLinkGeneration": lambda _: 1,
         "nvmlDeviceGetMaxPcieLinkGeneration": lambda _: 5,
+        "nvmlDeviceGetMaxClockInfo": lambda _, kind: {pynvml.NVML_CLOCK_SM: 1980}[kind],
     }
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, answer)
@@ -202,7 +206,8 @@ def test_a_gpu_is_described_as_far_as_nvml_says_and_without_its_uuid(monkeypatch
     assert told.pop("uuid_hash") != other.uuid_hash
     assert "secret" not in repr(gpu)
     assert told == {
-        "name": "NVIDIA H200", "cuda_driver": "13.1", "link_gen_current": 1, "link_gen_max": 5,
+        "name": "NVIDIA H200", "cuda_driver": "13.1", "compute_capability": "9.0",
+        "link_gen_current": 1, "link_gen_max": 5, "sm_clock_max_hz": 1980e6,
     }  # fmt: skip
 
 
@@ -250,9 +255,11 @@ def test_without_nvml_a_machine_goes_by_its_gpu_or_nvml_says_why_there_is_none(
     env = describe_machine()
     assert env["no_nvml"] == str(NO_NVML)
     if refused:
-        assert (env["gpus"], env["gpu_in_use"]) == ([], None)
+        assert (env["gpus"], env["gpu_in_use"], env["gpu_source"]) == ([], None, None)
+        assert env["no_gpu"] == str(NO_NVML)
         return
     assert machine_slug(env) == "nvidia-h200"
+    assert (env["gpu_source"], env["no_gpu"]) == ("CUDA driver API", None)
     assert env["gpus"] == [dataclasses.asdict(OURS)]
     assert env["gpu_in_use"] == OURS.uuid_hash
     assert json.loads(json.dumps(env)) == env
@@ -266,7 +273,7 @@ def test_of_several_gpus_the_one_that_cuda_leaves_is_the_runs(driver, monkeypatc
     if refused == "MIG":
         driver.identity = bytes(16)
     env = describe_machine()
-    assert env["no_nvml"] is None
+    assert env["gpu_source"] == "NVML"
     if refused:  # CUDA does not say: NVML's order stands, and nothing is claimed
         assert [gpu["name"] for gpu in env["gpus"]] == ["NVIDIA T400", "NVIDIA H200"]
         assert env["gpu_in_use"] is None
