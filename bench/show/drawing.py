@@ -26,13 +26,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from gatherbench.bench.read.units import number, quantity, scale, short
+from gatherbench.bench.read.units import number, scale, short
 from gatherbench.bench.show.looks import FAINT, KINDS, RC, colour_of, ink
 
 #: The longest axis, over its longest bar: without it a whisker of two repeats would fill the panel.
 LONGEST_WHISKER = 4.0
-#: Share of an axis below which a value has its own unit.
-TINY = 1e-3
 #: Inches: the margin; the width of a panel, and between two; rows of names and of bars; a line of a
 #: panel's title; ticks with their label below; a line of the legend.
 MARGIN, COLUMN, GAP, NAME, BAR, TITLED, AXIS, LEGEND = 0.16, 4.3, 0.3, 0.165, 0.2, 0.19, 0.52, 0.22
@@ -83,17 +81,13 @@ class Axis:
         return ("×" if self.unit == "×" else name), factor
 
     def text(self, line: Mapping[Any, Any]) -> str:
-        """Return the number next to a bar, and the ends of a whisker that exceeds the axis.
-
-        A number that would begin with many zeros has its own unit.
-        """
+        """Return the number next to a bar, and the ends of a whisker that exceeds the axis."""
         if line["reason"] or pd.isna(line["value"]):
             return ""
         unit, factor = self.shown
         value, *ends = (number(line[name] * factor) for name in ("value", "low", "high"))
         cut = f" ({' to '.join(ends)})" if line["high"] > self.top else ""
         whole = f"{value}{'' if unit == '×' else ' '}{unit}"
-        whole = quantity(line["value"], self.unit) if 0 < line["value"] < TINY * self.top else whole
         return f"{whole}{line['suffix']}{cut}"
 
 
@@ -102,7 +96,6 @@ class Panel(NamedTuple):
 
     title: str
     profile: str
-    quantity: str
     axis: Axis
     lines: pd.DataFrame
 
@@ -115,9 +108,8 @@ class Chart:
         frame: a line per bar. ``panel`` is the title above it, ``name`` its name (else ``strategy``
             and ``variant`` in words), ``look`` a key of :data:`KINDS`, ``value`` its number with
             ``suffix`` after it, ``low`` and ``high`` the ends of its whisker; ``reason`` says why
-            there is no bar, ``note`` gives other remarks. Modelled lines have a ``profile`` and a
-            separate panel, as has each ``quantity``. Lines of one ``scale`` (else of one panel)
-            share an axis.
+            there is no bar, ``note`` gives other remarks. Lines with a ``profile`` are modelled,
+            in a separate panel. Lines of one ``scale`` (else of one panel) share an axis.
         quantity, unit: of the axis.
         reading: how to read bars, whiskers and lines.
         legend: columns that are drawn end to end → their names and the names of their colours.
@@ -149,19 +141,17 @@ class Chart:
         frame["reach"] = frame[parts].sum(axis=1, min_count=1) if parts else frame["value"]
         if "name" not in frame:
             frame["name"] = [*map(in_words, frame["strategy"], frame["variant"])]
-        if "quantity" not in frame:
-            frame["quantity"] = self.quantity
         if "scale" not in frame:
             frame["scale"] = frame["panel"] + "|" + frame["profile"]
         panels = []
-        for names, of_panel in frame.groupby(["panel", "profile", "quantity"], sort=False):
+        for names, of_panel in frame.groupby(["panel", "profile"], sort=False):
             axis = self._axis(frame[frame["scale"] == of_panel["scale"].iloc[0]])
             lines = of_panel.assign(
                 text=[axis.text(line) for line in of_panel.to_dict("records")],
                 cut=of_panel["high"] > axis.top,
                 high=of_panel["high"].clip(upper=axis.top),
             )
-            panels.append(Panel(str(names[0]), str(names[1]), str(names[2]), axis, lines))
+            panels.append(Panel(str(names[0]), str(names[1]), axis, lines))
         order = list(dict.fromkeys(frame["panel"]))
         return sorted(panels, key=lambda panel: order.index(panel.title))
 
@@ -270,7 +260,7 @@ def _bars(
     axes = figure.add_axes((left / width, 1 - (top + tall) / height, wide / width, tall / height))
     axes.set_title(title)
     unit, factor = panel.axis.shown
-    what = f"{'modelled ' * bool(panel.profile)}{panel.quantity}"
+    what = f"{'modelled ' * bool(panel.profile)}{chart.quantity}"
     axes.set_xlabel(f"{what} ({unit})" if unit else what)
     axes.set_ylim(tall, 0)
     axes.set_yticks([])

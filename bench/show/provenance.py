@@ -83,12 +83,9 @@ def in_short(run: Run) -> list[tuple[str, str]]:
     epochs, dropped = map(run.plan["measure"].get, ("epochs", "warmup_epochs"))
     many = f"{repeats_of(run)} × {epochs} epochs"
     ended = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
-    memory = run.env.get("memory", {}).get("total")
+    cores, memory = cpu.get("usable_cores"), run.env.get("memory", {}).get("total")
     host = [cpu.get("model") or "unknown processor"]
-    if cpu.get("usable_cores"):
-        host.append(f"{cpu['usable_cores']} cores")
-    if memory:
-        host.append(quantity(memory, "B"))
+    host += [f"{cores} cores"] * bool(cores) + [quantity(memory, "B")] * bool(memory)
     return [
         ("Processor", short(", ".join(host))),
         ("GPU", short(gpu_of(run) or "none: figures are of host memory")),

@@ -23,12 +23,6 @@ from gatherbench.bench.show.terminal import cases_in_words
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
 
-#: The times that divide a rate, and the rates' names for readers.
-OVER = {
-    "fetch": "rows over the link per second of fetch",
-    "epoch": "rows over the link per second of epoch, fetches hidden",
-}
-
 
 def _known(run: Run) -> tuple[LinkProfile | None, pd.DataFrame, str]:
     """Return the run's profile, its roofline, and otherwise the reason and remedy."""
@@ -69,19 +63,17 @@ def roofline_chart(run: Run) -> Chart | None:
         unknown |= ROOFS.keys() - known.keys()
     none = "no payload crosses the link; the epoch is bound by " + table["bound"]
     none = none.where(table["bound"] != "unknown", "unknown: the profile lacks a constant for it")
-    # A rate over an epoch is a lower bound: on a shared axis it would look like a slower link.
     frame = table[["strategy", "variant"]].assign(
         panel=table["workload"].map(run.names),
-        scale=table["workload"],
-        quantity=table["over"].map(OVER),
         look=table["kind"],
         value=table["rate"],
+        suffix=table["over"].map({"fetch": "", "epoch": "*"}),
         reason=none.where(table["rate"].isna(), ""),
     )
     reading = (
-        "Bytes of rows that crossed the link, over the time that the loop waited for them. Where"
-        " training hides the fetches they are over the whole epoch, in a separate panel: the link"
-        f" was at least so busy. Vertical lines: its limits by profile {short(profile.name)}."
+        "Bytes of rows that crossed the link, over the time that the loop waited for them; *: over"
+        " the whole epoch, as training hides the fetches: the link was at least so busy. Vertical"
+        f" lines: its limits by profile {short(profile.name)}."
     )
     if unknown:
         missing = ", ".join(sorted(ROOFS[kind] for kind in unknown))

@@ -48,8 +48,8 @@ def link_traffic(run: Run) -> Table:
     names = {
         "payload": "payload_B",
         "read": "sectors_and_copies_B",
-        "link_128": "with_headers,_reads_of_128_B",
-        "link_64": "with_headers,_reads_of_64_B",
+        "link_128": "link_if_reads_are_of_128_B",
+        "link_64": "link_if_reads_are_of_64_B",
         "median": "measured_B",
         "low": "measured_low_B",
         "high": "measured_high_B",

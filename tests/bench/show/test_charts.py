@@ -191,7 +191,6 @@ def test_a_bar_has_the_marks_of_the_table(make_run):
         (Axis("×", 2.0), 1.5, "1.50×"),
         (Axis("share", 1), 0.25, "25.0 %"),
         (Axis("1/s", 1.2e6), 1e6, "1.00 M/s"),
-        (Axis("1/s", 1.2e6), 48.6, "48.6 /s"),
     ],
 )
 def test_a_number_has_the_unit_of_its_axis(axis, value, text):
