@@ -18,7 +18,7 @@ from gatherbench.bench.read.units import quantity, short
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.charts import drawn
 from gatherbench.bench.show.drawing import Chart
-from gatherbench.bench.show.table import WHAT, Column, Table, table_of
+from gatherbench.bench.show.table import Table, table_of
 from gatherbench.bench.show.terminal import cases_in_words
 from gatherbench.bench.show.view import View
 from gatherbench.strategies.registry import in_words
@@ -153,23 +153,15 @@ def graph_table(frame: pd.DataFrame, shape: Shape, profile: LinkProfile) -> Tabl
     numbers = [
         ", ".join(str(notes.index(note) + 1) for note in texts) for texts in ordered["notes"]
     ]
-    columns = [
-        *WHAT[:3],
-        Column("epoch_s", "epoch", units="s", short="epoch"),
-        Column("bound", "bound by", short="bound by"),
-        Column("gpu_bytes", "GPU memory", units="B", short="GPU memory"),
-        Column("host_bytes", "host memory", units="B", short="host memory"),
-        Column("fits", "fits", short="fits"),
-        Column("notes", "notes", short="notes"),
-    ]
     below = (
         "Extrapolated: minibatches follow the law of hashed graphs instead of this graph's edges."
         " Memory counts rows and buffers, without training. –: unknown."
         " Fits ?: the profile lacks the size of that memory (gpu.memory, host.memory)."
     )
     numbered = [f"{number}  {note}" for number, note in enumerate(notes, 1)]
-    lines = ordered.assign(workload=title, notes=numbers, s="s", B="B")
-    return Table("graph", title, columns, lines, note="\n".join([below, *numbered]))
+    names = {"gpu_bytes": "GPU_memory_B", "host_bytes": "host_memory_B"}
+    lines = ordered.rename(columns=names).assign(workload=title, notes=numbers)
+    return table_of("graph", "", lines, "\n".join([below, *numbered]))
 
 
 def _tables(run: Run) -> list[Table]:
