@@ -24,7 +24,7 @@ def test_the_sweep_records_its_curve():
         found = {s.metric: s.value for s in fetcher.tune(torch.arange(9999), lambda: busy @ busy)}
         assert found["budget_beside_training"] in SHARES
         curve = {k: v for k, v in found.items() if k.endswith("_step_time")}
-        assert len(curve) == len(BUDGETS) + 1
+        assert len(curve) == len(BUDGETS) + 2, "and of training alone, and of a fetch"
         assert all(v > 0 for v in curve.values())
         ids = torch.randperm(1 << 19)[:9999]
         assert same_bytes(fetcher.submit(ids).result(), reference_gather(table, ids)) is None

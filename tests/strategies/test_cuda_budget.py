@@ -66,6 +66,7 @@ def test_what_runs_beside_decides(monkeypatch):
     assert named["budget_beside_training"].value == 0.1
     assert "capped grid; smallest" in named["budget_beside_training"].source
     assert "train_alone_step_time" in named
+    assert named["fetch_alone_step_time"].value == 2.0, "a share that slows it is no excuse"
     everything = [step.metric for step in fetcher.setup]
     assert len(everything) == len(set(everything)), "a row for each, and no row twice"
     assert next(s for s in fetcher.setup if s.metric == "budget").value == 0.5
