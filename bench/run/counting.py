@@ -113,13 +113,13 @@ def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
         seen, paths = _counted(epochs, chosen, strategies, known)
         few = f"; {len(seen.num_nodes)} of {seen.batches}, scaled" if seen.scale > 1 else ""
         common = list(set_facts(workload, dataset.spec, seen))
-        facts: dict[str, Any] = dict.fromkeys(strategies, common)
-        for name, path in paths.items():
-            facts[name] = path if isinstance(path, str) else [*path_facts(path), *common]
-        for name, of_path in facts.items():
-            if not isinstance(of_path, str):
-                facts[name] = [(*what, source + few, why) for *what, source, why in of_path]
-        yield {"num_nodes": seen.num_nodes, "num_edges": seen.num_edges, "rows": facts}
+        rows: dict[str, Any] = {}
+        for name in strategies:
+            path = paths.get(name)
+            facts = [*(path_facts(path) if isinstance(path, DataPath) else ()), *common]
+            described = [(*what, source + few, reason) for *what, source, reason in facts]
+            rows[name] = path if isinstance(path, str) else described
+        yield {"num_nodes": seen.num_nodes, "num_edges": seen.num_edges, "rows": rows}
 
 
 @dataclass

@@ -148,8 +148,7 @@ class Group:
     store: Store
 
     def __init__(self, launch: Launch) -> None:
-        self.launch = launch
-        self._cases, self._first = 0, 0
+        self.launch, self._cases = launch, 0
         self._served: Store | None = None  # ends with the run
 
     def __enter__(self) -> Self:
@@ -161,9 +160,7 @@ class Group:
         described = {"commit": commit_id(), "pid": os.getpid(), "gpus": gpus}
         described["cores"] = [*os.sched_getaffinity(0)]
         try:
-            store = (
-                self._met() if launch.machines > 1 else FileStore(str(_folder_of(launch) / "store"))
-            )
+            store = self._met()
             # A launcher may start several runs in turn, whose keys its store keeps.
             self._run = f"gatherbench{store.add(f'gatherbench-runs-of-{launch.rank}', 1)}"
             self.store = PrefixStore(self._run, store)
@@ -188,8 +185,10 @@ class Group:
         return self
 
     def _met(self) -> Store:
-        """Connect to the store where the processes of several machines meet."""
+        """Return the store where the processes meet."""
         launch = self.launch
+        if launch.machines == 1:
+            return FileStore(str(_folder_of(launch) / "store"))
         where = (launch.address, launch.port)
         if launch.rank == 0 and not launch.served:
             family, _, _, _, address = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0]
@@ -285,8 +284,9 @@ def follow(group: Group) -> None:
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP.
     """
     with terminate_as_interrupt(), suppress(TimeoutError):
-        if group.launch.local_rank:
-            group.hear(group.store, "never said")  # until the run has ended
+        while group.launch.local_rank:  # until the run has ended
+            group.check()
+            time.sleep(LOOK_S)
         temporary = tempfile.TemporaryDirectory(prefix="gatherbench-", ignore_cleanup_errors=True)
         with temporary as folder:
             _start_ranks(group, Path(folder))
@@ -348,7 +348,7 @@ def _folder_of(launch: Launch) -> Path:
             if launch.variable in launcher.environ():
                 continue
         began = Path("/proc", str(launcher.pid), "stat").read_text().rpartition(")")[2].split()[19]
-        name = f"gatherbench-{os.getuid()}-{launcher.pid}-{began}-{launch.machine}"
+        name = f"gatherbench-{os.getuid()}-{launcher.pid}-{began}"
         folder = Path(tempfile.gettempdir(), name)
         if not private_folder(folder):
             raise LaunchError(f"{folder}: is not this user's alone; remove it")
