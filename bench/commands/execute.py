@@ -84,7 +84,7 @@ def new_run(
         plan = plan.fitted(available_bytes(), shutil.disk_usage(data_root()).free)
     env = _described(group)
     _refuse(plan.measure, plan.workloads(), env, group)
-    machine = _machine(env)
+    machine = machine_slug(env)
     checked = None if sensors is None else RunStore.open(sensors)
     if checked is not None and not (
         checked.sensors_file.exists() and checked.env().get("gpu_in_use") == env["gpu_in_use"]
@@ -144,22 +144,18 @@ def reopen(folder: Path, group: Group | None = None) -> PreparedRun:
         for case in {(c.strategy, c.variant): c for c in cases}.values():
             strategies.build(case.strategy, case.params)
     except (ValueError, KeyError, TypeError) as error:
-        if text["measure"].keys() - Measure.model_fields.keys():
-            raise BadRunError(
-                f"{folder}: measured by an older gatherbench, whose plans had other keys; start a"
-                " new run, or resume it with the version that its env.json names"
-            ) from error
         message = first_of(error) if isinstance(error, ValidationError) else plain(error)
         raise BadRunError(
-            f"{folder / 'plan.json'}: not a run's plan ({message}); {RESTORE}"
+            f"{folder / 'plan.json'}: not a run's plan ({message}), or one of an older gatherbench,"
+            f" whose commit its env.json has; {RESTORE}"
         ) from error
     try:
-        machine = _machine(env)
+        machine = machine_slug(env)
     except (KeyError, TypeError, IndexError, ValueError) as error:
         message = f"{folder / 'env.json'}: not a machine ({error!r}); {RESTORE}"
         raise BadRunError(message) from error
     env_now = _described(group)
-    if machine != (this_machine := _machine(env_now)):
+    if machine != (this_machine := machine_slug(env_now)):
         raise BadRunError(
             f"{folder}: measured on {machine}, and this is {this_machine}: start a new run"
         )
@@ -252,9 +248,6 @@ def _introduce(run: PreparedRun, out: Console) -> None:
             f"[yellow]The machine is busy:[/] {run.load}. Epochs take longer and differ more, so"
             " fewer paths are separated; measure again when it is idle."
         )
-    waiting = Waiting.of(run.store.env())
-    if waiting.variables:
-        lines.append(f"Threads wait {waiting}: {waiting.reason or 'the environment says so'}.")
     for line in lines:
         out.print(line, soft_wrap=True, highlight=False)
 
@@ -287,12 +280,6 @@ def _described(group: Group | None) -> dict[str, Any]:
     """Describe the machine for ``env.json``, and how many of them train together."""
     machines = 1 if group is None else group.launch.machines
     return describe_machine() | ({"machines": machines} if machines > 1 else {})
-
-
-def _machine(env: dict[str, Any]) -> str:
-    """Return the name of the machine, or of several that train together."""
-    machines = int(env.get("machines", 1))
-    return machine_slug(env) if machines == 1 else f"{machines}x-{machine_slug(env)}"
 
 
 def _cases(count: int) -> str:

@@ -65,12 +65,14 @@ def machine_slug(env: Mapping[str, Any]) -> str:
     """Return a short name of the machine for folders and rows, from :func:`describe_machine`.
 
     It is ``nvidia-h200`` with a GPU, otherwise the processor and the number of usable cores:
-    ``cpu-amd-epyc-2c``.
+    ``cpu-amd-epyc-2c``; ``2x-nvidia-h200`` if several machines train together.
     """
+    machines = int(env.get("machines", 1))
+    prefix = "" if machines == 1 else f"{machines}x-"
     if env["gpus"]:
-        return _slug(env["gpus"][0]["name"])
+        return prefix + _slug(env["gpus"][0]["name"])
     model = re.sub(r"\(R\)|\(TM\)|@.*|\bCPU\b|\bProcessor\b|\b\d+-Core\b", " ", env["cpu"]["model"])
-    return f"cpu-{_slug(model)}-{env['cpu']['usable_cores']}c"
+    return f"{prefix}cpu-{_slug(model)}-{env['cpu']['usable_cores']}c"
 
 
 def commit_id() -> str:

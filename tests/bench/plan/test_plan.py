@@ -477,7 +477,9 @@ def test_a_run_of_a_plan_with_words_that_are_gone_is_not_resumed(tmp_path):
     text = json.loads(file.read_text())
     text["measure"]["minibatches"] = "same"
     file.write_text(json.dumps(text))
-    with pytest.raises(BadRunError, match=r"older gatherbench.*start a new run"):
+    with pytest.raises(
+        BadRunError, match=r"minibatches: .*older gatherbench.*measure again"
+    ):
         reopen(run.store.folder)
 
 

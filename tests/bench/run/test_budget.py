@@ -208,7 +208,6 @@ def test_nothing_measured_is_said(tmp_path, monkeypatch):
                 "The machine is busy: other work has 3.0 of 4 cores (load average 9.8). Epochs take"
                 " longer and differ more, so fewer paths are separated; measure again when it is"
                 " idle.",
-                "Threads wait passively: other work has 3.0 of 4 cores (load average 9.8).",
             ],
         ),
     ],
