@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,6 +44,9 @@ __all__ = ["Run", "RunError", "load_run"]
 CASE = [*SERIES, "repeat"]
 _KEYS = {*EPOCH_KEYS, *CASE_KEYS}
 _DECLARED = [name for name in KNOWN if name.startswith("declared_")]
+_DERIVED: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("derived.toml").read_text(encoding="utf-8")
+)
 _ABOUT = ("unit", "source", "meaning", "stage", "metric", "declared")
 
 
@@ -91,86 +95,36 @@ class Run:
         """The measured epochs that count, by :data:`SERIES`, repeat and epoch.
 
         Failed cases and single ranks are left out, and noisy cases unless their series has no
-        quiet one. Derived columns: ``cpu_s`` (core-seconds), ``cores`` (busy, on average),
-        ``payload_rate`` (bytes of rows per second of waiting for them; unrelated to the link if
-        fetches run ahead), ``gather_rate`` (the same of the gather, with or without waiting),
-        ``link_rate`` (received, per second of the epoch); ``on_device`` (rows found there for each
-        byte of payload); ``around_step_…`` of a step; ``issue_…``: shares of the epoch in which the
-        host issued training, fetches and draws, waited for minibatches, and then for the GPU.
-
-        ``disk_…`` of paths that read a disk, over the rows that the path lacks in memory of its own
-        (of a memory map all: it is unknown what the page cache holds): bytes read for each of their
-        bytes by the path (``amplification``) and by the kernel's counters of process and device;
-        ``in_memory``, the share of the rows that it kept; ``iops``, reads per second of the fetch,
-        or of the epoch if fetches run ahead; ``in_flight``, on average (Little's law).
+        quiet one. Derived columns: ``derived.toml``.
 
         Raises:
             RunError: an epoch occurs twice in the table.
         """
         epochs = self._counted("measured")
-        series = epochs.reset_index()[SERIES[:4]]
-        declared = self.declared_medians.reindex(pd.MultiIndex.from_frame(series))
-        declared = declared.set_axis(epochs.index)
-        whole, steps, fetch = epochs["epoch_s"], epochs["minibatches"], epochs["fetch_s"]
-        cpu, payload = epochs["cpu_user_s"] + epochs["cpu_system_s"], epochs["fetch_payload_bytes"]
-        on_disk = declared["declared_disk_payload_bytes"] > 0
-        kept, row_bytes = (
-            epochs["fetch_rows_in_memory"],
-            declared["declared_row_bytes"].where(on_disk),
+        series = pd.MultiIndex.from_frame(epochs.reset_index()[SERIES[:4]])
+        declared = self.declared_medians.reindex(series).set_axis(epochs.index)
+        row_bytes = declared["declared_row_bytes"]
+        row_bytes = row_bytes.where(declared["declared_disk_payload_bytes"] > 0)
+        missed = (
+            epochs["fetch_payload_bytes"] - epochs["fetch_rows_in_memory"].fillna(0) * row_bytes
         )
-        missed = payload - kept.fillna(0) * row_bytes
-        missed = missed.where(missed > 0)
-        took = fetch.mask(declared["declared_lookahead"] > 0, whole)
-        iops = (epochs["fetch_disk_requests"] / took).where(row_bytes.notna())
-        waited, sample = epochs["host_wait_sample_s"], epochs["sample_s"]
+        took = epochs["fetch_s"].mask(declared["declared_lookahead"] > 0, epochs["epoch_s"])
+        waited = epochs["host_wait_sample_s"]
         if self.sampler_workers == 0 and self.drawn not in GPU_SAMPLING:
             waited = waited.fillna(0.0)  # the loop itself draws minibatches: it never waits
-        return _with(
-            epochs,
-            cpu_s=cpu,
-            cores=cpu / epochs["window_s"],
-            payload_rate=payload / fetch,
-            gather_rate=payload / epochs["fetch_gather_s"],
-            link_rate=epochs["link_rx_bytes"] / whole,
-            on_device=epochs["fetch_rows_on_device"] / payload,
-            around_step_out=epochs["around_step_out_bytes"] / steps,
-            around_step_in=epochs["around_step_in_bytes"] / steps,
-            around_step_stall=epochs["around_step_stall_s"] / steps,
-            issue_train=epochs["host_issue_train_s"] / whole,
-            issue_fetch=epochs["host_issue_fetch_s"] / whole,
-            issue_draw=(sample - waited) / whole,
-            issue_wait=waited.fillna(sample) / whole,
-            issue_left=epochs["host_drain_s"] / whole,
-            issue_steps_left=epochs["host_drain_s"] / whole * steps,
-            disk_amplification=epochs["fetch_disk_read_bytes"] / missed,
-            disk_process=epochs["disk_read_process_bytes"] / missed,
-            disk_device=epochs["disk_read_device_bytes"] / missed,
-            disk_in_memory=kept * row_bytes / payload,
-            disk_iops=iops,
-            disk_in_flight=iops * epochs["fetch_disk_latency_mean_s"],
-        )
+        given = {"row_bytes": row_bytes, "missed": missed.where(missed > 0), "waited": waited}
+        given["took"] = took.where(row_bytes.notna())
+        return _derived("measured", epochs, **given)
 
     @cached_property
     def declared_medians(self) -> pd.DataFrame:
         """Declared values of an epoch: medians over repeats, by :data:`SERIES` but the basis.
 
-        Derived: ``declared_link_bytes``, over the link by copies and GPU reads;
-        ``declared_on_device``, the share of the rows' bytes that the path finds there;
-        ``declared_amplification``, bytes read off a disk for each byte of the rows on it;
-        ``declared_link_requests``, of any size.
+        ``declared_link_requests`` are requests of any size.
         """
-        found = _whole(self.declared, _DECLARED).groupby(SERIES[:4]).median()
-        by_link = found[["declared_copy_engine_bytes", "declared_gpu_link_read_bytes"]]
-        requests = found.filter(regex=r"^declared_gpu_requests_\d+b$")
-        on_device = found["declared_gpu_memory_read_bytes"] / found["declared_payload_bytes"]
-        off_disk = found["declared_disk_read_bytes"] / found["declared_disk_payload_bytes"]
-        return _with(
-            found,
-            declared_link_bytes=by_link.sum(axis=1, min_count=2),
-            declared_on_device=on_device,
-            declared_amplification=off_disk,
-            declared_link_requests=requests.sum(axis=1, min_count=1),
-        )
+        medians = _whole(self.declared, _DECLARED).groupby(SERIES[:4]).median()
+        requests = medians.filter(regex=r"^declared_gpu_requests_\d+b$").sum(axis=1, min_count=1)
+        return _derived("declared", medians).assign(declared_link_requests=requests)
 
     @cached_property
     def medians(self) -> pd.DataFrame:
@@ -178,22 +132,16 @@ class Run:
 
         Over repeats and epochs those of :attr:`measured`, over repeats those of cases that count
         and the declared ones. What is declared of minibatches (``declared_sample_…``) is that of
-        the workload. Derived: ``counted_on_device``, the share of rows that were found there, and
-        ``declared_pairs_an_edge``.
+        the workload.
         """
         seen = pd.concat([self.measured.droplevel("epoch"), self.ended[self.ended["used"]]])
         others = [name for name in seen if name in _KEYS or str(name).startswith("declared_")]
         declared = self.declared_medians
         drawn = declared.filter(like="declared_sample_").columns
-        found = seen.drop(columns=others).astype(float).groupby(SERIES).median()
-        found = found.join(declared.drop(columns=drawn), on=SERIES[:4])
+        medians = seen.drop(columns=others).astype(float).groupby(SERIES).median()
+        medians = medians.join(declared.drop(columns=drawn), on=SERIES[:4])
         of_minibatches = self.declared.reindex(columns=drawn).groupby("workload").median()
-        found = found.join(of_minibatches, on="workload")
-        return _with(
-            found,
-            counted_on_device=found["on_device"] * found["declared_row_bytes"],
-            declared_pairs_an_edge=found["declared_sample_pairs"] / found["declared_sample_edges"],
-        )
+        return _derived("medians", medians.join(of_minibatches, on="workload"))
 
     @cached_property
     def predicted(self) -> pd.DataFrame:
@@ -211,16 +159,9 @@ class Run:
 
     @cached_property
     def ended(self) -> pd.DataFrame:
-        """The cases that have ended in any way, by :data:`CASE`; ``used``: it counts.
-
-        Derived rates: ``disk_roof``, random reads that the disk itself gave, per second;
-        ``gather_alone_rate``, of the CPU's gather without training, B/s.
-        """
+        """The cases that have ended in any way, by :data:`CASE`; ``used``: it counts."""
         chosen = (self.cases["rank"] < 0) & self.cases["status"].notna()
-        found = _whole(self.cases[chosen].set_index(CASE))
-        roof = found["fetch_disk_roof_reads"] / found["fetch_disk_roof_s"]
-        alone = found["setup_gathered_bytes"] / found["setup_gather_s"]
-        return _with(found, disk_roof=roof, gather_alone_rate=alone)
+        return _derived("ended", _whole(self.cases[chosen].set_index(CASE)))
 
     @property
     def in_turns(self) -> bool:
@@ -301,9 +242,12 @@ class Run:
         return [(names[ids[0]], ids) for ids in groups.values()]
 
 
-def _with(frame: pd.DataFrame, **columns: pd.Series[float]) -> pd.DataFrame:
-    """Return the frame with further columns: at once, as single ones make a frame slow."""
-    return pd.concat([frame, pd.DataFrame(columns)], axis=1)
+def _derived(name: str, frame: pd.DataFrame, **given: pd.Series[float]) -> pd.DataFrame:
+    """Return the frame with the columns that ``derived.toml`` derives of it and what is given."""
+    with_given = frame.assign(**given).copy()  # in one piece, as many single columns are slow
+    for column, formula in _DERIVED[name].items():
+        with_given[column] = with_given.eval(formula, engine="python")
+    return with_given.drop(columns=[*given])
 
 
 def _whole(frame: pd.DataFrame, known: Sequence[str] = tuple(KNOWN)) -> pd.DataFrame:
@@ -322,7 +266,7 @@ def load_run(folder: Path | str) -> Run:
 
 
 def run_in(store: RunStore) -> Run:
-    """Return the run of an open folder; its tables are parsed again only after others wrote them.
+    """Return the run of an open folder.
 
     Raises:
         RunError: see :func:`load_run`.
