@@ -155,139 +155,79 @@ def test_a_plan_whose_datasets_can_lie_nowhere_is_refused(tmp_path, monkeypatch)
     assert not (tmp_path / "none").exists(), "nothing has been begun"
 
 
-@pytest.mark.parametrize("much", [10_001, 10**20])
-@pytest.mark.parametrize(("least", "at"), [("{}", ""), ("[3, {}]", "[1]")])
+@pytest.mark.parametrize(("repeats", "at"), [("10_001", ""), (f"[3, {10**20}]", "[1]")])
 def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out(
-    tmp_path, least, at, much
+    tmp_path, repeats, at
 ):
-    path = write(tmp_path, SMALL.replace("repeats = 3", f"repeats = {least.format(much)}"))
+    path = write(tmp_path, SMALL.replace("repeats = 3", f"repeats = {repeats}"))
+    said = f"measure.repeats{at}: Input should be less than or equal to 10000"
     with pytest.raises(PlanError) as refusal:
         load_plan(path)
-    said = f"measure.repeats{at}: Input should be less than or equal to 10000"
     assert str(refusal.value) == f"{Path(path).name}:\n  {said}"
 
 
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        (
-            '"cpu_gather"',
-            '"cpu_gathr"',
-            "[0]: no strategy is called 'cpu_gathr'; did you mean 'cpu",
-        ),
-        (
-            '"all_in_gpu"',
-            '"x"',
-            "[1]: no strategy is called 'x'; `gatherbench list strategies` has",
-        ),
-        ("repeats = 3", "hidden = 3", "'hidden' is a key of [[workload]]: write it there"),
-        (
-            'dataset = "wordnet"',
-            'dataset = "wordnet"\npeak = true',
-            "'peak' is a key of [measure]:",
-        ),
-        ("repeats = 3", "repeat = 3", "measure.repeat: unknown key; did you mean 'repeats'?"),
+        ('"cpu_gather"', '"cpu_gathr"', "[0]: no strategy is called 'cpu_gathr'; did you mean"),
+        ('"all_in_gpu"', '"x"', "[1]: no strategy is called 'x'; `gatherbench list strategies`"),
         ("[measure]", "[mesure]", "mesure: unknown key; did you mean 'measure'?"),
         ("[[workload]]", "[workload]", "workload: this is a list of tables: write [[workload]]"),
         ('dataset = "wordnet"', 'datset = "wordnet"', "did you mean 'dataset'?"),
+        ('dataset = "wordnet"', "dataset = 1", "dataset: Input should be a valid string, not 1"),
+        ('dataset = "wordnet"', "dataset = []", "[0].dataset: List should have at least"),
         ('"sage", "gat"', '"sage", "gta"', "unknown model 'gta'; did you mean 'gat'?"),
-        ("repeats = 3", "repeats = 0", "measure.repeats: Input should be greater than"),
-        ("repeats = 3", 'repeats = "x"', "repeats: Input should be a valid integer, not 'x'"),
-        (
-            "repeats = 3",
-            "repeats = true",
-            ":\n  measure.repeats: Input should be a valid integer, not True",
-        ),
-        ("repeats = 3", "energy = 1", "measure.energy: Input should be a valid boolean, not 1"),
-        *(
-            (
-                "repeats = 3",
-                f"{key} = {value}",
-                f"measure.{key}: Input should be a finite number",
-            )
-            for key in ("precision", "timeout_s", "budget_s")
-            for value in ("inf", "nan")
-        ),
-        ("repeats = 3", "precision = 1.5", "measure.precision: Input should be less than or equal"),
-        ("repeats = 3", "timeout_s = 864001", "timeout_s: Input should be less than or equal"),
-        ("repeats = 3", "repeats = [3, 1]", "the smaller number comes first"),
-        ("repeats = 3", "repeats = [3]", "measure.repeats: List should have at least 2 items"),
-        ("repeats = 3", "min_repeats = 3", "unknown key; did you mean 'repeats'?"),
-        *(
-            ('dataset = "wordnet"', f'dataset = "wordnet"\n{key} = {value}', f"[0].{key}{said}")
-            for key, value, said in (
-                ("scale", "nan", ": Input should be a finite number"),
-                ("scale", "[0.5, inf]", "[1]: Input should be a finite number"),
-                ("scale", '"0.1"', ": Input should be a valid number, not '0.1'"),
-                ("batch_size", "2147483648", ": Input should be less than or equal to 2147483647"),
-            )
-        ),
-        ("repeats = 3", "repeats = ", "not valid TOML"),
-        ('[[workload]]\ndataset = "wordnet"', "", "workload: Field required"),
         ('"sage", "gat"', '"saga"', "unknown model 'saga'; did you mean 'sage'?"),
         ('"sage", "gat"', '"x"', "unknown model 'x' (known: sage, gat, mlp, my_module:MyGNN)"),
-        *(
-            ('dataset = "wordnet"', f'dataset = "wordnet"\nfanouts = {fan}', ".fanouts")
-            for fan in ("[0]", "[1.5]", "1.5", "[[]]", "[[25], [1.5]]", '["25"]')
-        ),
-        (
-            'dataset = "wordnet"',
-            'dataset = "wordnet"\nbatch_size = 0',
-            "greater than or equal to 1",
-        ),
-        ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = 0', "greater than 0"),
-        (
-            'dataset = "wordnet"',
-            "dataset = []",
-            "[0].dataset: List should have at least",
-        ),
-        (
-            'dataset = "wordnet"',
-            'dataset = "wordnet"\nbatch_size = true',
-            ": Input should be a valid integer, not True",
-        ),
+        ('[[workload]]\ndataset = "wordnet"', "", "workload: Field required"),
         ('"naive", "pinned"', "", "strategy[0]: a parameter cannot be an empty list"),
         *(
-            ('dataset = "wordnet"', f'dataset = "wordnet"\ngpus = {value}', f"[0].gpus{said}")
-            for value, said in (
-                ("0", ": Input should be greater than or equal to 1"),
-                ("[2, -1]", "[1]: Input should be greater than or equal to 1"),
-                ("true", ": Input should be a valid integer, not True"),
-                ("[]", ": List should have at least 1"),
-                ("1.5", ": Input should be a valid integer, not 1.5"),
-                ('"two"', ": Input should be a valid integer, not 'two'"),
-                ('[1, "two"]', "[1]: Input should be a valid integer, not 'two'"),
+            ("repeats = 3", line, said)
+            for line, said in (
+                ("hidden = 3", "'hidden' is a key of [[workload]]: write it there"),
+                ("repeat = 3", "measure.repeat: unknown key; did you mean 'repeats'?"),
+                ("min_repeats = 3", "unknown key; did you mean 'repeats'?"),
+                ("repeats = ", "not valid TOML"),
+                ("repeats = 0", "measure.repeats: Input should be greater than"),
+                (
+                    "repeats = true",
+                    ":\n  measure.repeats: Input should be a valid integer, not True",
+                ),
+                ("repeats = [3, 1]", "the smaller number comes first"),
+                ("repeats = [3]", "measure.repeats: List should have at least 2 items"),
+                ("energy = 1", "measure.energy: Input should be a valid boolean, not 1"),
+                ("budget_s = inf", "measure.budget_s: Input should be a finite number"),
+                ("precision = nan", "measure.precision: Input should be a finite number"),
+                ("timeout_s = 864001", "timeout_s: Input should be less than or equal"),
+                ("eval_every_epoch = true", "set eval_batches"),
             )
         ),
-        ('dataset = "wordnet"', 'dataset = "wordnet"\nscaling = "both"', "'strong' or 'weak'"),
         *(
-            ('dataset = "wordnet"', f'dataset = "wordnet"\n{door}', said)
-            for door, said in (
+            ('dataset = "wordnet"', f'dataset = "wordnet"\n{line}', said)
+            for line, said in (
+                ("peak = true", "'peak' is a key of [measure]:"),
+                ("scale = 0", "greater than 0"),
+                ("scale = [0.5, inf]", "[0].scale[1]: Input should be a finite number"),
+                ('scale = "0.1"', "[0].scale: Input should be a valid number, not '0.1'"),
+                ("batch_size = 2147483648", "[0].batch_size: Input should be less than or equal"),
+                ("batch_size = true", "[0].batch_size: Input should be a valid integer, not True"),
+                ("gpus = [2, -1]", "[0].gpus[1]: Input should be greater than or equal to 1"),
+                ("gpus = []", "[0].gpus: List should have at least 1"),
+                ('gpus = [1, "two"]', "[0].gpus[1]: Input should be a valid integer, not 'two'"),
+                ('scaling = "both"', "'strong' or 'weak'"),
+                *(
+                    (f"fanouts = {fanouts}", "[0].fanouts")
+                    for fanouts in ("[0]", "[1.5]", "1.5", "[]", "[[]]", "[[25], [1.5]]", '["25"]')
+                ),
                 (f'sampler = "{BUFFERED} order=bta"', "no order is called 'bta'"),
                 (f'sampler = ["", "{BUFFERED} held=17"]', "a buffer of 17 of 16 partitions"),
                 (f'sampler = "{BUFFERED} held=1"', "a buffer of 1 is too small"),
                 (f'sampler = "{BUFFERED} hold=4"', "no parameter 'hold'; did you mean 'held'?"),
-                (
-                    f'sampler = "{BUFFERED} held=four"',
-                    "held = 'four': Input should be a valid integer",
-                ),
+                (f'sampler = "{BUFFERED} held=four"', "held = 'four': Input should be a valid int"),
                 (f'sampler = "{BUFFERED}s"', "has no attribute 'Buffereds'"),
                 (f'around_step = "{BUFFERED}"', "is not a subclass of AroundStep"),
-                ("sampler = []", "workload[0].sampler: List should have"),
             )
         ),
-        ("repeats = 3", "repeats = 3\neval_every_epoch = true", "set eval_batches"),
-        (
-            'dataset = "wordnet"',
-            'dataset = "wordnet"\nscaling = []',
-            "scaling: List should have at least 1",
-        ),
-        (
-            'dataset = "wordnet"',
-            'dataset = "wordnet"\nscale = "x"',
-            "scale: Input should be a valid number",
-        ),
-        ('dataset = "wordnet"', "dataset = 1", "dataset: Input should be a valid string, not 1"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, before, after, said):
@@ -477,9 +417,7 @@ def test_a_run_of_a_plan_with_words_that_are_gone_is_not_resumed(tmp_path):
     text = json.loads(file.read_text())
     text["measure"]["minibatches"] = "same"
     file.write_text(json.dumps(text))
-    with pytest.raises(
-        BadRunError, match=r"minibatches: .*older gatherbench.*measure again"
-    ):
+    with pytest.raises(BadRunError, match=r"minibatches: .*older gatherbench.*measure again"):
         reopen(run.store.folder)
 
 
