@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gatherbench.bench.meters.load import Waiting
+from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.derive import epoch_intervals, problems
 from gatherbench.bench.read.noise import mostly_noisy, noise, noisy_series
 from gatherbench.bench.read.standings import Standing, standings
@@ -49,11 +51,6 @@ _GIVEN = {
 _ONE_PATH = "the plan has one path, and paths are what is ranked; the table compares workloads"
 _AGAIN = "measure again, several repeats on an idle machine"
 _MORE = "more repeats (repeats and budget_s in the plan’s TOML) on an idle machine"
-#: What makes the host issue less work per row.
-_UNBIND = (
-    "in the plan’s TOML, more rows a minibatch (batch_size, fanouts), a wider model (hidden) or,"
-    ' for GraphSAGE on one GPU, `step = "captured"` under `[measure]`'
-)
 _LARGER = "in the plan’s TOML, fetch more (fanouts, batch_size, wider rows) or train less (hidden)"
 
 
@@ -145,7 +142,7 @@ def _answer(run: Run, standing: Standing) -> Answer:
         verdict, paths = "no difference", [key for key in standing.ranked if key != best][:1]
     elif any(words[key, leader] == "HOST-BOUND" for key in paths if key != leader):
         verdict = "host-bound"
-    ratios, over, limit, change = list[Interval](), "", None, _UNBIND
+    ratios, over, limit, change = list[Interval](), "", None, _unbind(run)
     if base:
         ratios = [standing.speedup(key, base) for key in paths]
         over = f"{_name(base)}, {'the CPU’s best gather' if base == best else 'the next'}"
@@ -215,6 +212,22 @@ def call(key: Key) -> str:
     return f'gatherbench.unified(x, strategy="{key.strategy}"{"".join(given)})'
 
 
+def _unbind(run: Run) -> str:
+    """Describe what makes the host issue less work per row; captured steps only if the plan can."""
+    can = all(
+        workload["model"] == "sage"
+        and ranks_of(workload) == 1
+        and workload.get("step") != "captured"
+        and not workload.get("around_step")
+        for workload in run.plan["workloads"].values()
+    )
+    captured = '`step = "captured"` under `[measure]`, ' if can else ""
+    return (
+        f"in the plan’s TOML, {captured}more rows a minibatch (batch_size, fanouts) or a wider"
+        " model (hidden)"
+    )
+
+
 # ---- cautions ------------------------------------------------------------------------------------
 
 
@@ -240,6 +253,12 @@ def _cautions(run: Run) -> Iterator[str]:
     single = sum(found.repeats == 1 for found in epoch_intervals(run).values())
     if single:
         yield f"Too few repeats: {single} series have one, which does not tell how processes differ"
+    if (waiting := Waiting.of(run.env)).passive:
+        why = f", because {waiting.reason}" if waiting.reason else ""
+        yield (
+            f"Threads waited passively{why}: epochs differ from those with threads that spin, the"
+            " default of an idle machine"
+        )
     if counts["ok"] and not run.has_gpu:
         yield "Host memory only. These are not GPU results: run `make bench` on the GPU machine"
     if cut := int(((run.reasons["source"] == CUT_OFF) & (run.reasons["rank"] < 0)).sum()):
