@@ -8,10 +8,9 @@ field. ``axes.toml`` has them all: a new axis is a table there.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from dataclasses import field as given
 from pathlib import Path
@@ -37,7 +36,10 @@ from gatherbench.stats.interval import Logs, interval_of
 
 #: The axis that compares all paths off a disk.
 PATH = "path"
-_FIELDS = {field.name for field in fields(Workload)}
+_FIELDS = {one.name for one in fields(Workload)}
+#: A family's shared path, a series' value, and the value's position; ``None``: no such field.
+_Place = tuple[str, str, int] | None
+_QUARTILES = np.array([0.5, 0.25, 0.75])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +66,13 @@ class Axis:
     """A field in which series differ, and the columns to show.
 
     Attributes:
-        field: see above.
-        title: above its table.
+        field: see above; ``title`` stands above its table, ``note`` below.
         extra: its columns; one without a value is left out.
         plain: the value that comes first if it exists, and that of plans older than the field.
         merged: other fields of workloads that are a part of the value, and their default values.
         seeds: whether workloads of several seeds serve as repeats.
         over: by value, the one that it is compared with instead of the first.
         published: the table and metric of ``results/reference/`` that belong to it.
-        note: a remark below the table.
     """
 
     field: str
@@ -89,70 +89,9 @@ class Axis:
 _TABLE = tomllib.loads(Path(__file__).with_name("axes.toml").read_text(encoding="utf-8"))["axis"]
 #: In the order in which they are shown.
 AXES = tuple(
-    Axis(**{**of, "extra": tuple(Extra(**extra) for extra in of.get("extra", ()))}) for of in _TABLE
+    Axis(**{**axis, "extra": tuple(Extra(**extra) for extra in axis.get("extra", ()))})
+    for axis in _TABLE
 )
-
-# ---- columns -------------------------------------------------------------------------------------
-
-
-def _values(run: Run, metric: str) -> pd.Series[float]:
-    """Return the values of a further column, by :data:`SERIES`."""
-    if metric == "accuracy_by_then":
-        return accuracy_by_then(run)
-    kind, _, column = metric.rpartition(".")
-    if not kind:
-        return run.medians[column]
-    ranks = run.epochs[(run.epochs["rank"] >= 0) & run.epochs["used"]]
-    epochs = ranks.reindex(columns=[*CASE, "epoch", column]).groupby([*CASE, "epoch"])[column]
-    return epochs.mean().groupby(SERIES).median()
-
-
-def _logs(run: Run, column: str) -> dict[Key, Logs]:
-    """Return logarithms for the ratios of a column, by series."""
-    if column != "seeds_a_second_and_rank":
-        return repeat_logs(run.measured[column], run.measured["block"])
-    seeds, found = run.medians["declared_sample_seeds"], dict[Key, Logs]()  # for the efficiency
-    for key, logs in repeat_logs(run.measured["epoch_s"]).items():
-        ranks = ranks_of(run.plan["workloads"][key.workload])
-        if seeds[tuple(key)] > 0:
-            found[key] = Logs(math.log(seeds[tuple(key)]) - x - math.log(ranks) for x in logs)
-    return found
-
-
-def accuracy_over_time(run: Run) -> pd.DataFrame:
-    """Return the accuracy of each measured series after each measured epoch.
-
-    Columns: :data:`SERIES`, ``epoch``, ``time_s`` (of all measured epochs up to this one) and
-    ``accuracy`` (0 to 1); medians over repeats. Empty without ``eval_every_epoch``.
-    Workloads that differ in ``sampler`` train on other minibatches: compare their accuracy after
-    equal time, as the length of their epochs measures nothing.
-    """
-    seen = run.measured.sort_index(level="epoch")
-    both = pd.DataFrame(
-        {"time_s": seen["epoch_s"].groupby(CASE).cumsum(), "accuracy": seen["eval_test_accuracy"]}
-    ).dropna()
-    return both.groupby([*SERIES, "epoch"]).median().reset_index()
-
-
-def accuracy_by_then(run: Run) -> pd.Series[float]:
-    """Return each series' accuracy by the time that all comparable ones reach: those that
-    differ at most in ``sampler`` and seed. By :data:`SERIES`; 0 before the first score.
-    """
-    curves = accuracy_over_time(run)
-    parts = [curves[["accuracy"]].set_index(pd.MultiIndex.from_frame(curves[SERIES])).iloc[:0]]
-    for _, members in run.alike(sampler="", seed=0):
-        of_members = curves[curves["workload"].isin(members)]
-        by = of_members.groupby(SERIES)["time_s"].max().min()
-        before = of_members.assign(
-            accuracy=of_members["accuracy"].where(of_members["time_s"] <= by)
-        )
-        parts.append(before.groupby(SERIES)[["accuracy"]].last().fillna(0.0))
-    return pd.concat(parts)["accuracy"]
-
-
-# ---- families ------------------------------------------------------------------------------------
-
-_QUARTILES = np.array([0.5, 0.25, 0.75])
 
 
 def axis_of(field: str) -> Axis:
@@ -161,10 +100,10 @@ def axis_of(field: str) -> Axis:
     Raises:
         ValueError: the field has no axis.
     """
-    found = next((axis for axis in AXES if axis.field == field), None)
-    if found is None:
-        raise ValueError(f"no axis {field!r}; there are {', '.join(of.field for of in AXES)}")
-    return found
+    axes = {axis.field: axis for axis in AXES}
+    if field not in axes:
+        raise ValueError(f"no axis {field!r}; there are {', '.join(axes)}")
+    return axes[field]
 
 
 def axis(run: Run, field: str) -> pd.DataFrame:
@@ -184,115 +123,76 @@ def axis(run: Run, field: str) -> pd.DataFrame:
     if families.empty:
         return pd.DataFrame(columns=columns)
     ratios = {"ratio": "epoch_s", **{e.name: e.logs for e in chosen.extra if e.logs}}
-    why = reasons(run)
     logs = {name: _logs(run, column) for name, column in ratios.items()}
     values = {e.name: _values(run, e.of) for e in chosen.extra if not e.logs}
     quartiles = run.measured["epoch_s"].dropna().groupby(SERIES).quantile(_QUARTILES).unstack()
+    why = reasons(run)
     for (family, _), group in families.groupby(["family", "path"], sort=False):
         measured = group[group["measured"]].groupby("value")["key"].agg(list).to_dict()
         first = group["value"].iloc[0]  # a value that was not measured cannot be the base
-        for name, planned in group.groupby("value", sort=False)["key"]:
-            value = str(name)
+        for value, planned in group.groupby("value", sort=False)["key"].agg(list).items():
             keys = measured.get(value, [])
-            line = {"family": family, **(keys or [*planned])[0]._asdict(), "value": value}
+            line = {"family": family, **(keys or planned)[0]._asdict(), "value": value}
             lines.append(line)
             if not keys:
-                line["reason"] = ": ".join(why.get(planned.iloc[0][:3], ("not measured",)))
+                line["reason"] = ": ".join(why.get(planned[0][:3], ("not measured",)))
                 continue
             line |= with_ends_of(epoch=quartiles.loc[keys].mean().tolist())
-            line |= {n: found.reindex(keys).mean(skipna=False) for n, found in values.items()}
-            over = chosen.over.get(value, first)
+            line |= {n: column.reindex(keys).mean(skipna=False) for n, column in values.items()}
+            over = chosen.over.get(str(value), first)
             base = measured.get(over, [])
             line["reason"] = no_ratio_over(run, base[0]) if base else f"no {chosen.field} {over}"
-            for ratio, own in logs.items() if not line["reason"] else ():
-                line |= with_ends_of(**{ratio: _ratio(run, own, keys, base)})
+            for name, of_series in logs.items() if not line["reason"] else ():
+                ends = (1.0, 1.0, 1.0) if keys == base else _ratio(run, of_series, keys, base)
+                line |= with_ends_of(**{name: ends})
     return pd.DataFrame(lines, columns=columns).fillna({"reason": ""})
 
 
-def disk_strategies(run: Run) -> list[str]:
-    """Return the plan's strategies that fetch off a disk: all with a file, if one declared rows."""
-    from gatherbench.strategies.registry import build  # imports torch
-
-    declared = run.declared_medians
-    found = set(declared[declared["declared_disk_payload_bytes"] > 0].index.unique("strategy"))
-    for case in run.plan["cases"] if found else ():
-        with contextlib.suppress(ValueError):  # of a package that is not installed here
-            if "file" in build(case["strategy"], case["params"]).needs:
-                found.add(case["strategy"])
-    return sorted(found)
+# ---- columns -------------------------------------------------------------------------------------
 
 
-def _families(run: Run, chosen: Axis) -> pd.DataFrame:
-    """Return a line for each series of a family of several values, the first value first.
+def _values(run: Run, metric: str) -> pd.Series[float]:
+    """Return the values of a further column, by :data:`SERIES`."""
+    if metric == "accuracy_by_then":
+        return accuracy_by_then(run)
+    if not metric.startswith("ranks."):
+        return run.medians[metric]
+    column = metric.removeprefix("ranks.")
+    ranks = run.epochs[(run.epochs["rank"] >= 0) & run.epochs["used"]]
+    epochs = ranks.reindex(columns=[*CASE, "epoch", column]).groupby([*CASE, "epoch"])[column]
+    return epochs.mean().groupby(SERIES).median()
 
-    Columns: ``family`` (workloads, in words), ``path`` (what series share else), ``value``,
-    ``key`` (a :class:`Key`), ``measured``.
+
+def _logs(run: Run, column: str) -> dict[Key, Logs]:
+    """Return logarithms for the ratios of a column, by series."""
+    if column != "seeds_a_second_and_rank":
+        return repeat_logs(run.measured[column], run.measured["block"])
+    logs, seeds = repeat_logs(run.measured["epoch_s"]), run.medians["declared_sample_seeds"]
+    shares = {k: seeds[tuple(k)] / ranks_of(run.plan["workloads"][k.workload]) for k in logs}
+    return {k: Logs(math.log(shares[k]) - x for x in logs[k]) for k in logs if shares[k] > 0}
+
+
+def accuracy_by_then(run: Run) -> pd.Series[float]:
+    """Return each series' test accuracy by the time of measured epochs that all comparable series
+    reach: those that differ at most in ``sampler`` and seed. By :data:`SERIES`; medians over
+    repeats; 0 before the first score, empty without ``eval_every_epoch``.
     """
-    plain = {chosen.field: chosen.plain, **chosen.merged, **({"seed": 0} if chosen.seeds else {})}
-    alike = run.alike(**(plain if chosen.field in _FIELDS else {}))
-    names = {
-        ident: (number, " ".join(name.split()))
-        for number, (name, members) in enumerate(alike)
-        for ident in members
-    }
-    known = {key[:3]: key for key in series_of(run)}
-    backend = next((key.backend for key in known.values()), "host")
-    placed, lines = _placed(run, chosen), list[tuple[Any, ...]]()
-    cases = pd.DataFrame(run.plan["cases"])[SERIES[:3]].drop_duplicates()
-    for case in plan_order(run, cases).itertuples(index=False, name=None):
-        if place := placed(case):
-            key = known.get(case) or Key._make((*case, backend, "measured"))
-            lines.append((*names[key.workload], *place, key, case in known))
-    columns = ["number", "family", "path", "value", "place", "key", "measured"]
-    found = pd.DataFrame(lines, columns=columns)
-    groups = found.groupby(["family", "path"], sort=False)
-    found["group"] = groups.ngroup()
-    several = groups["value"].transform("nunique").gt(1) & groups["measured"].transform("any")
-    return found[several].sort_values(["number", "group", "place"], kind="stable")
-
-
-def _placed(
-    run: Run, chosen: Axis
-) -> Callable[[tuple[str, str, str]], tuple[str, str, int] | None]:
-    """Return a function of workload, strategy and variant: what a series shares with its family
-    but the workload, its value, and its position; ``None``: it has no such field.
-    """
-    from gatherbench.strategies.base import parameters  # imports torch
-    from gatherbench.strategies.registry import in_words, named
-
-    disks, reference = disk_strategies(run), reference_variant(run)
-
-    def of_path(workload: str, strategy: str, variant: str) -> tuple[str, str, int] | None:
-        names, disk = (strategy, variant), strategy in disks
-        if chosen.field == PATH:
-            return ("", in_words(*names), int(disk)) if disk or names == reference else None
-        if chosen.field in _FIELDS:
-            fields = run.plan["workloads"][workload]
-            value = fields.get(chosen.field, chosen.plain)
-            value = short_name(value) if isinstance(value, str) else value
-            place = value if isinstance(value, int) else int(value != chosen.plain)
-            more = [fields.get(name, plain) for name, plain in chosen.merged.items()]
-            words = " ".join(map(str, [value, *(more if value != chosen.plain else ())]))
-            return " ".join(names), words, place
-        path = named(*names)
-        known = {} if path is None or disk else parameters(type(path))
-        if chosen.field not in known:
-            return None
-        rest = [getattr(path, name) for name in known if name != chosen.field]
-        value = str(getattr(path, chosen.field))
-        number = value.rstrip("%")
-        place = int(number) if number.isdigit() else list(known[chosen.field]).index(value)
-        return f"{strategy} {rest}", value, place
-
-    return lambda case: of_path(*case)
+    epochs = run.measured.sort_index(level="epoch")
+    times = epochs.groupby(CASE)["epoch_s"].cumsum()
+    curves = pd.DataFrame({"time_s": times, "accuracy": epochs["eval_test_accuracy"]}).dropna()
+    curves = curves.groupby([*SERIES, "epoch"]).median()
+    alike = enumerate(run.alike(sampler="", seed=0))
+    family = {workload: number for number, (_, members) in alike for workload in members}
+    families = curves.index.get_level_values("workload").map(family)
+    by = curves["time_s"].groupby(SERIES).transform("max").groupby(families).transform("min")
+    reached = curves["accuracy"].where(curves["time_s"] <= by)
+    return reached.groupby(SERIES).last().fillna(0.0)
 
 
 def _ratio(
     run: Run, logs: Mapping[Key, Logs], keys: Sequence[Key], base: Sequence[Key]
 ) -> tuple[float, float, float]:
     """Return the ratio over the base, with the ends of the 95 % interval."""
-    if keys == base:
-        return (1.0, 1.0, 1.0)
     own, theirs = (_pooled(run, logs, many) for many in (keys, base))
     return interval_of((1, own), (-1, theirs)).ends if own and theirs else (math.nan,) * 3
 
@@ -306,3 +206,75 @@ def _pooled(run: Run, logs: Mapping[Key, Logs], keys: Sequence[Key]) -> Logs:
     seeds = [float(run.plan["workloads"][key.workload]["seed"]) for key in keys]
     blocks = {n: dict(enumerate(logs[key])) for n, key in zip(seeds, keys, strict=True)}
     return Logs([float(np.mean(logs[key])) for key in keys], blocks)
+
+
+# ---- families ------------------------------------------------------------------------------------
+
+
+def disk_strategies(run: Run) -> list[str]:
+    """Return the run's strategies that fetch off a disk, by what they declare."""
+    declared = run.declared_medians["declared_disk_payload_bytes"]
+    return sorted(set(declared[declared > 0].index.get_level_values("strategy")))
+
+
+def _families(run: Run, chosen: Axis) -> pd.DataFrame:
+    """Return a line for each series of a family of several values, the first value first.
+
+    Columns: ``family`` (workloads, in words), ``path`` (what series share else), ``value``,
+    ``key`` (a :class:`Key`), ``measured``.
+    """
+    plain = {chosen.field: chosen.plain, **chosen.merged, **({"seed": 0} if chosen.seeds else {})}
+    alike = enumerate(run.alike(**(plain if chosen.field in _FIELDS else {})))
+    families = {w: (n, " ".join(name.split())) for n, (name, members) in alike for w in members}
+    known = {key[:3]: key for key in series_of(run)}
+    backend = next((key.backend for key in known.values()), "host")
+    disks, reference, lines = disk_strategies(run), reference_variant(run), []
+    cases = pd.DataFrame(run.plan["cases"])[SERIES[:3]].drop_duplicates()
+    for case in plan_order(run, cases).itertuples(index=False, name=None):
+        workload, *path = case
+        if chosen.field in _FIELDS:
+            place = _by_field(run.plan["workloads"][workload], path, chosen)
+        elif chosen.field == PATH:
+            place = _by_path(path, path[0] in disks, (*path,) == reference)
+        else:
+            place = None if path[0] in disks else _by_parameter(path, chosen.field)
+        if place:
+            key = known.get(case) or Key._make((*case, backend, "measured"))
+            lines.append((*families[workload], *place, key, case in known))
+    columns = ["number", "family", "path", "value", "place", "key", "measured"]
+    frame = pd.DataFrame(lines, columns=columns)
+    groups = frame.groupby(["family", "path"], sort=False)
+    frame["group"] = groups.ngroup()
+    several = groups["value"].transform("nunique").gt(1) & groups["measured"].transform("any")
+    return frame[several].sort_values(["number", "group", "place"], kind="stable")
+
+
+def _by_field(workload: Mapping[str, Any], path: Sequence[str], chosen: Axis) -> _Place:
+    value = workload.get(chosen.field, chosen.plain)
+    value = short_name(value) if isinstance(value, str) else value
+    if value == chosen.plain:
+        return " ".join(path), str(value), value if isinstance(value, int) else 0
+    merged = [workload.get(name, plain) for name, plain in chosen.merged.items()]
+    words = " ".join(map(str, [value, *merged]))
+    return " ".join(path), words, value if isinstance(value, int) else 1
+
+
+def _by_path(path: Sequence[str], is_disk: bool, is_reference: bool) -> _Place:
+    from gatherbench.strategies.registry import in_words  # imports torch
+
+    return ("", in_words(*path), int(is_disk)) if is_disk or is_reference else None
+
+
+def _by_parameter(path: Sequence[str], parameter: str) -> _Place:
+    from gatherbench.strategies.base import parameters  # imports torch
+    from gatherbench.strategies.registry import named
+
+    strategy = named(*path)
+    known = parameters(type(strategy)) if strategy else {}
+    if parameter not in known:
+        return None
+    rest = [getattr(strategy, name) for name in known if name != parameter]
+    value = str(getattr(strategy, parameter))
+    number = value.rstrip("%")
+    place = int(number) if number.isdigit() else list(known[parameter]).index(value)
+    return f"{path[0]} {rest}", value, place

