@@ -68,9 +68,9 @@ def modelled_from_noisy(run: Run) -> set[Key]:
 
     They have no valid ratios, as other work has lengthened these times.
     """
-    measured, noisy = series_of(run), noisy_series(run)
-    quiet = {series.workload for series in measured if series not in noisy}
-    lent = {series.workload for series in measured} - quiet
+    noisy = noisy_series(run)
+    quiet = {series.workload for series in series_of(run) if series not in noisy}
+    lent = {series.workload for series in noisy} - quiet
     borrowing = run.predicted.index[run.predicted["borrowed"].notna()]
     return {Key(*names[:5]) for names in borrowing if names[0] in lent}
 

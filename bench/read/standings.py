@@ -43,7 +43,7 @@ class Standing:
     """The measured paths of one workload.
 
     Attributes:
-        workload, backend: of all of them.
+        workload: of all of them.
         logs: the epochs of every series, limits included, for ratios.
         ranked: those that are compared, the shortest median epoch first: the order of tables and
             sentences.
@@ -55,7 +55,6 @@ class Standing:
     """
 
     workload: str
-    backend: str
     logs: Mapping[Key, Logs]
     ranked: Sequence[Key]
     best: Key | None
@@ -66,7 +65,7 @@ class Standing:
     @property
     def leader(self) -> Key:
         """The first in order of the paths that no other is measurably faster than."""
-        return next((k for k in self.ranked if self.rank(k)[0] == 1), self.ranked[0])
+        return next((key for key in self.ranked if self.rank(key)[0] == 1), self.ranked[0])
 
     def speedup(self, key: Key, over: Key | None = None) -> Interval:
         """Return the speed of an epoch over that of ``over``, or of the first ranked path."""
@@ -95,23 +94,24 @@ def standings(run: Run) -> list[Standing]:
     busy, bound = mostly_noisy(run), host_bound(run)
     noisy = () if busy else noisy_series(run)
     found = []
-    groups = dict.fromkeys((key.workload, key.backend) for key in logs)
-    for workload, backend in sorted(groups, key=lambda group: run.workloads.index(group[0])):
-        here = {k: v for k, v in logs.items() if (k.workload, k.backend) == (workload, backend)}
-        roles = {key: role_of(*key[1:3]) for key in here if key not in noisy}
+    for workload in run.workloads:
+        of_workload = {key: own for key, own in logs.items() if key.workload == workload}
+        if not of_workload:
+            continue
+        roles = {key: role_of(*key[1:3]) for key in of_workload if key not in noisy}
         free = [key for key, role in roles.items() if role not in {*UNRANKED, "upper_bound"}]
         ranked = sorted(free, key=lambda key: float(medians[tuple(key)]))
-        gathers = [key for key in ranked if roles[key] in ("baseline", "conventional")]
         words: dict[tuple[Key, Key], PathWord] = {}
         for path, other in combinations(ranked, 2):
-            ratio = ratio_of(here[path], here[other])
+            ratio = ratio_of(logs[path], logs[other])
             word = between(ratio, host_bound={path, other} <= bound)
             words[path, other] = word = "AMBIGUOUS" if busy else word
             words[other, path] = _INVERSE.get(word, word)
-        limit = next((key for key, role in roles.items() if role == "no_fetch"), None)
+        gathers = [key for key in ranked if roles[key] in ("baseline", "conventional")]
         best = next(iter(gathers), None)
         base = next((key for key in gathers if key[1:3] == pair), best)
-        found.append(Standing(workload, backend, here, ranked, best, base, limit, words))
+        limit = next((key for key, role in roles.items() if role == "no_fetch"), None)
+        found.append(Standing(workload, of_workload, ranked, best, base, limit, words))
     return found
 
 
@@ -143,7 +143,7 @@ def table(run: Run) -> pd.DataFrame:
             elif key in noisy and not busy:
                 line["rank"] = "noisy"
             for name in _BASES if key not in noisy or busy else ():
-                if (base := getattr(standing, name)) is not None:
+                if base := getattr(standing, name):
                     ratio = standing.speedup(key, base)
                     line |= with_ends_of(**{name: ratio.ends})
                     line[f"open_{name}"] = key != base and (busy or is_open(*ratio.ends[1:]))
@@ -162,19 +162,19 @@ def _costs(run: Run) -> pd.DataFrame:
     names = {"fetch_s": "waiting", "train_s": "train", "all_reduce_s": "all_reduce"}
     names |= {"wait_s": "wait", "cpu_s": "cpu", "cores": "cores"}
     times = spread(run.measured["epoch_s"]).set_index(SERIES)[["median", "low", "high"]]
-    found = times.set_axis(ends_of("epoch"), axis=1)
-    medians = run.medians.reindex(found.index)
-    found = found.join(medians[[*names]].rename(columns=names))
+    costs = times.set_axis(ends_of("epoch"), axis=1)
+    medians = run.medians.reindex(costs.index)
+    costs = costs.join(medians[[*names]].rename(columns=names))
     link_bytes, payload = medians["declared_link_bytes"], medians["fetch_payload_bytes"]
-    link_bytes = link_bytes.mask(found.index.get_level_values("backend") == "host", payload)
-    found["link"] = medians["link_rate"].fillna(link_bytes / found["epoch"])
-    found["rate"] = medians["payload_rate"].mask(medians["declared_lookahead"] > 0)
-    found["watts"] = gpu_power(run).set_index(SERIES)["median"]
+    link_bytes = link_bytes.mask(costs.index.get_level_values("backend") == "host", payload)
+    costs["link"] = medians["link_rate"].fillna(link_bytes / costs["epoch"])
+    costs["rate"] = medians["payload_rate"].mask(medians["declared_lookahead"] > 0)
+    costs["watts"] = gpu_power(run).set_index(SERIES)["median"]
     energy = gpu_energy(run).set_index(SERIES)["above idle"]
-    found["joules"] = energy if idle_power_w(run) is not None else np.nan
+    costs["joules"] = energy if idle_power_w(run) is not None else np.nan
     epochs = run.epochs.reindex(columns=[*CASE, "rank", "used", "epoch_s"])
     epochs = epochs[(epochs["rank"] < 0) & epochs["epoch_s"].notna()]
     used = epochs.drop_duplicates(CASE).groupby(SERIES)["used"]
-    found["repeats"], found["left_out"] = used.sum(), used.size() - used.sum()
-    found["other"] = run.ended[run.ended["used"]].groupby(SERIES)["other_cores"].max()
-    return found
+    costs["repeats"], costs["left_out"] = used.sum(), used.size() - used.sum()
+    costs["other"] = run.ended[run.ended["used"]].groupby(SERIES)["other_cores"].max()
+    return costs

@@ -54,13 +54,6 @@ def test_the_reddit_chart_is_filed_under_the_workload_that_would_measure_it(publ
     assert at["rtx3090-pcie4", "async_zero_copy"] == 2.7
 
 
-def test_a_row_that_was_not_published_is_refused(tmp_path):
-    text = (FOLDER / "overlap.csv").read_text()
-    (tmp_path / "mine.csv").write_text(text.replace(",published,unstated,", ",measured,unstated,"))
-    with pytest.raises(StoreError, match="the basis 'published'"):
-        load_reference(tmp_path)
-
-
 def test_a_value_that_is_no_number_is_refused(tmp_path):
     text = (FOLDER / "overlap.csv").read_text()
     (tmp_path / "overlap.csv").write_text(text.replace(",256.0,", ",nan,"))
