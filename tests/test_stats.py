@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from gatherbench.stats.interval import Interval, Logs, interval_of
-from gatherbench.stats.judge import Judgement, judge, judge_exactly, ratio_of, shortest
+from gatherbench.stats.judge import Judgement, judge, judge_exactly, ratio_of
 
 from .simulated_epochs import (
     SIDES,
@@ -295,12 +295,6 @@ def test_a_ratio_of_ratios_takes_out_what_a_machine_is_faster_by():
     assert compared(new, base).word == "FAST"
     assert over(new) == "SAME"
     assert over(new + math.log(1.2)) == "SLOW"
-
-
-def test_the_shortest_is_named_with_what_the_others_are():
-    near = {"a": [0.0, 0.01, 0.02], "b": [0.01, 0.02, 0.03], "c": [1.0, 1.01, 1.02]}
-    assert shortest(near) == ("a", {"b": "SAME", "c": "SLOW"})
-    assert shortest({"b": [0.2] * 3, "a": [0.0, 0.0, 0.3]})[0] == "a", "by the mean"
 
 
 def test_what_is_computed_differs_beyond_rounding_alone():

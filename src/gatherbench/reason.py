@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from gatherbench.outside import plain
 
@@ -32,11 +32,6 @@ class Reason:
 def unsupported(cause: str, remedy: str = "") -> Reason:
     """Return the reason that this machine, its software or this path lacks something."""
     return Reason("unsupported", cause, remedy)
-
-
-def kind_of(text: str) -> str:
-    """Return the kind of a reason from its text in a row; empty if it has none."""
-    return next((kind for kind in get_args(Kind) if text.startswith(f"{kind}: ")), "")
 
 
 class ReasonError(Exception):

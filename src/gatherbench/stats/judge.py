@@ -22,11 +22,9 @@ Sentences call paths that are SAME or AMBIGUOUS *too close to separate*.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from gatherbench.stats.interval import CONFIDENCE, Interval, interval_of
@@ -34,7 +32,6 @@ from gatherbench.stats.interval import CONFIDENCE, Interval, interval_of
 Word = Literal["SAME", "FAST", "SLOW", "AMBIGUOUS"]
 #: The verdicts on two paths of one run.
 PathWord = Word | Literal["HOST-BOUND"]
-Name = TypeVar("Name")
 
 #: The smallest difference between epochs that matters, as a share.
 THRESHOLD = 0.05
@@ -96,25 +93,6 @@ def between(ratio: Interval, *, host_bound: bool) -> PathWord:
 def ratio_of(numerator: ArrayLike, denominator: ArrayLike) -> Interval:
     """Compute the ratio of two series, each given as the logarithms of its repeats' values."""
     return interval_of((1, numerator), (-1, denominator))
-
-
-def shortest(
-    times: Mapping[Name, ArrayLike],
-    over: Callable[[ArrayLike, ArrayLike], Interval] = ratio_of,
-    host_bound: Collection[Name] = (),
-) -> tuple[Name, dict[Name, PathWord]]:
-    """Return the path with the least time, and the word for each of the others against it.
-
-    ``times``: logarithms, as in :func:`ratio_of`. ``host_bound``: paths that the host limits.
-    """
-    bound = {*host_bound}
-    leader = min(times, key=lambda name: float(np.asarray(times[name]).mean()))
-    words = {
-        name: between(over(times[name], times[leader]), host_bound={name, leader} <= bound)
-        for name in times
-        if name != leader
-    }
-    return leader, words
 
 
 def word_of(low: float, high: float, threshold: float = THRESHOLD) -> Word:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import psutil
 import pynvml
@@ -36,7 +36,7 @@ from gatherbench.bench.machine.gpus import GpuInfo, hash_of_uuid, list_gpus
 from gatherbench.bench.machine.numa import Topology
 from gatherbench.bench.machine.pcie import UnknownLinkError, fastest_rate, raw_rate
 from gatherbench.kernels.cuda_calls import CudaCallError
-from gatherbench.reason import Kind, Reason, SensorUnavailableError, kind_of
+from gatherbench.reason import Reason, SensorUnavailableError
 
 
 @pytest.fixture(scope="module")
@@ -303,13 +303,6 @@ def test_raw_rates_are_those_of_the_standard(generation, gigabytes):
 def test_a_link_of_which_nothing_is_known_has_no_rate_and_a_reason(generation, lanes, reason):
     with pytest.raises(UnknownLinkError, match=f"^unsupported: PCIe {reason}"):
         raw_rate(generation, lanes)
-
-
-def test_the_kind_of_a_reason_is_read_from_its_words():
-    for kind in get_args(Kind):
-        assert kind_of(str(Reason(kind, "why: so", "do that"))) == kind
-    for none in ("killed by SIGKILL: no_device", "no_devices: x", "busy", ""):
-        assert kind_of(none) == ""
 
 
 def test_bindings_that_another_package_hides_are_named_with_the_remedy(tmp_path):
