@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import ExitStack
 from pathlib import Path
 
 from gatherbench.kernels.cuda_calls import HOW_TO_INSTALL
@@ -71,7 +70,7 @@ def compile_file(file: str, arch: str) -> bytes:
     return _compile(KERNEL_SOURCE.with_name(file).read_text(), arch, file)
 
 
-def _compile(code: str, arch: str, what: str, macros: list[tuple[str, str]] | None = None) -> bytes:
+def _compile(code: str, arch: str, name: str, macros: list[tuple[str, str]] | None = None) -> bytes:
     compiler_version()  # names what to install, before anything else can fail
     with _importing:
         try:
@@ -83,19 +82,19 @@ def _compile(code: str, arch: str, what: str, macros: list[tuple[str, str]] | No
             ) from missing
 
     options = ProgramOptions(name="gather", arch=arch, std="c++17", define_macro=macros)
+    program = Program(code, "c++", options)
     chosen = os.environ.get("GATHERBENCH_KERNEL_CACHE")
-    folder, kept = Path(chosen) if chosen else cache_folder("kernels"), {}
-    with ExitStack() as opened:
-        if private_folder(folder):
-            store = FileStreamProgramCache(folder, max_size_bytes=_MAX_CACHE_BYTES)
-            kept["cache"] = opened.enter_context(store)
-        try:
-            return bytes(Program(code, "c++", options).compile("cubin", **kept).code)
-        # cuda.core's error types are private: any error but an OSError is the compiler's.
-        except OSError:
-            raise
-        except Exception as refused:
-            log = str(refused).rstrip("\n\0")
-            raise CompilerError(
-                f"NVRTC {compiler_version()} could not compile {what} for {arch}: {log}"
-            ) from refused
+    folder = Path(chosen) if chosen else cache_folder("kernels")
+    try:
+        if not private_folder(folder):
+            return bytes(program.compile("cubin").code)
+        with FileStreamProgramCache(folder, max_size_bytes=_MAX_CACHE_BYTES) as cache:
+            return bytes(program.compile("cubin", cache=cache).code)
+    # cuda.core's error types are private: any error but an OSError is the compiler's.
+    except OSError:
+        raise
+    except Exception as refused:
+        log = str(refused).rstrip("\n\0")
+        raise CompilerError(
+            f"NVRTC {compiler_version()} could not compile {name} for {arch}: {log}"
+        ) from refused

@@ -62,7 +62,7 @@ def call_runtime(name: str, *arguments: Any, hints: dict[str, str] | None = None
         if status.name == "cudaErrorInsufficientDriver":
             hint = driver_shortage() or NO_DRIVER
         raise CudaCallError(name, status.name, _text(module.cudaGetErrorString(status)), hint)
-    return _result(rest)
+    return rest[0] if len(rest) == 1 else (tuple(rest) or None)
 
 
 def call_driver(name: str, *arguments: Any) -> Any:
@@ -79,10 +79,6 @@ def call_driver(name: str, *arguments: Any) -> Any:
         raise CudaCallError(name, "no driver", text, hint) from missing
     if int(status):
         raise CudaCallError(name, status.name, _text(module.cuGetErrorString(status)))
-    return _result(rest)
-
-
-def _result(rest: list[Any]) -> Any:
     return rest[0] if len(rest) == 1 else (tuple(rest) or None)
 
 

@@ -55,43 +55,22 @@ class GridPoint:
     max_blocks: int | None = None
 
     def __post_init__(self) -> None:
-        for field, value, allowed in (
-            ("shift", self.shift, SHIFTS),
-            ("width", self.width, WIDTHS),
-            ("index_bytes", self.index_bytes, (4, 8)),
-            ("(rows, loads)", (self.rows, self.loads), IN_FLIGHT),
-        ):
-            if value not in allowed:
-                raise ValueError(f"GridPoint.{field} = {value!r}: expected one of {allowed}")
-        if not 32 <= self.block_threads <= 1024 or self.block_threads % WARP_LANES:
-            raise ValueError(
-                f"GridPoint.block_threads = {self.block_threads}: expected a multiple of 32 "
-                "between 32 and 1024"
-            )
-        if self.lanes and (
-            self.lanes < 0 or self.lanes & (self.lanes - 1) or self.block_threads % self.lanes
-        ):
-            raise ValueError(
-                f"GridPoint.lanes = {self.lanes}: expected 0 (flat) or a power of two that "
-                f"divides block_threads = {self.block_threads}"
-            )
-        if self.flat and self.rows != 1:
-            raise ValueError("GridPoint.rows: the flat mapping has no rows in flight; use loads")
-        if self.max_blocks is not None and self.max_blocks < 1:
-            raise ValueError(f"GridPoint.max_blocks = {self.max_blocks}: at least 1, or None")
+        threads, lanes, in_flight = self.block_threads, self.lanes, (self.rows, self.loads)
+        fits = {
+            "shift": self.shift in SHIFTS,
+            "width": self.width in WIDTHS,
+            "index_bytes": self.index_bytes in (4, 8),
+            "rows, loads": in_flight in IN_FLIGHT and not (self.flat and self.rows > 1),
+            "block_threads": threads in range(32, 1025, WARP_LANES),
+            "lanes": self.flat or (lanes > 0 and lanes.bit_count() == 1 and threads % lanes == 0),
+            "max_blocks": self.max_blocks is None or self.max_blocks >= 1,
+        }
+        if wrong := [field for field, right in fits.items() if not right]:
+            raise ValueError(f"{self}: its documentation says which {', '.join(wrong)} there are")
 
     @property
     def flat(self) -> bool:
         return self.lanes == 0
-
-    @property
-    def mapping(self) -> str:
-        """The mapping's name: ``flat``, ``sub-warp``, ``warp`` or ``block`` (warps share a row)."""
-        if self.flat:
-            return "flat"
-        if self.lanes < WARP_LANES:
-            return "sub-warp"
-        return "warp" if self.lanes == WARP_LANES else "block"
 
     @property
     def kernel(self) -> str:

@@ -1,7 +1,7 @@
 """Gather on the CPU as fast as possible: compiled loops on every core, for tensors of any dtype.
 
-A slow CPU gather would flatter every path that is compared with it. So this one is measured against
-``torch.index_select`` and against plain memcpy (``bench/regress/bench_gather.py``).
+A slow CPU gather would flatter every path that is compared with it; see
+``bench/regress/bench_gather.py``.
 
 Two things make it faster than ``torch.index_select``. The ids are known in advance, so the lines of
 a row some distance ahead are prefetched while the current row is copied: the misses of many rows
@@ -10,11 +10,9 @@ at hand. Streaming (non-temporal) stores do not pay: row by row they lose at mos
 block that fits the L1 cache they win or lose a tenth, and they leave nothing in the caches for the
 next reader of the batch.
 
-The loops and their threads are those of :mod:`gatherbench.kernels.native_threads`: they use
-addresses and no dtypes, hold no lock, and persist. numba's own parallel loops abort the process
-when two Python threads enter them at once, as a background gather and a sampler do. A thread takes
-chunks of a job from a common counter, so that the others do the work of a late thread. The caller
-begins at once, and a small gather stays in the calling thread.
+The threads are those of :mod:`gatherbench.kernels.native_threads`. numba's own parallel loops abort
+the process when two Python threads enter them at once, as a background gather and a sampler do. A
+thread takes chunks of a job from a common counter, so that the others do the work of a late thread.
 """
 
 from __future__ import annotations
@@ -55,13 +53,8 @@ class Begun:
     """A gather that threads do while the caller goes on; it keeps their tensors alive."""
 
     def __init__(self, threads: NativeThreads, number: int, tensors: Tensors) -> None:
-        self._threads, self._number, self._tensors = threads, number, tensors
+        self._threads, self.number, self._tensors = threads, number, tensors
         self._turn, self._done = threading.Lock(), list[Done]()
-
-    @property
-    def number(self) -> int:
-        """The number of the job."""
-        return self._number
 
     def result(self, *, help_first: bool = False) -> float:
         """Wait until it is done; return the seconds that it took (0 in later calls).
@@ -72,7 +65,7 @@ class Begun:
         """
         with self._turn:
             if first := not self._done:
-                self._done.append(self._threads.done(self._number, help_first=help_first))
+                self._done.append(self._threads.done(self.number, help_first=help_first))
         (done,) = self._done
         self._tensors.require(done)
         return done.seconds if first else 0.0
@@ -105,6 +98,10 @@ class HostGather(AbstractContextManager["HostGather"]):
 
     It may be called from several threads at once, and after a fork: the child gets its own threads.
     It compiles its loops when made (the result is cached on disk), not during the first gather.
+
+    Attributes:
+        threads: the number in use, which tuning changes.
+        native: the threads, which count their work.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -112,9 +109,9 @@ class HostGather(AbstractContextManager["HostGather"]):
             raise ValueError(f"threads = {threads}: expected at least 1")
         self.threads = self._most = threads or available_cores()
         self._closed = False
-        self._native = NativeThreads(self._most)
-        one = torch.zeros((1, 1), dtype=torch.uint8, device="cpu")
-        self.gather(one, torch.zeros(1, dtype=torch.int64, device="cpu"), one.clone())
+        self.native = NativeThreads(self._most)
+        row = torch.zeros((1, 1), dtype=torch.uint8, device="cpu")
+        self.gather(row, torch.zeros(1, dtype=torch.int64, device="cpu"), row.clone())
 
     def gather(
         self,
@@ -209,15 +206,10 @@ class HostGather(AbstractContextManager["HostGather"]):
         """Tell whether several threads share a gather of ``count`` rows."""
         return count > max(1, CHUNK_BYTES // max(row_bytes, LINE_BYTES))
 
-    @property
-    def native(self) -> NativeThreads:
-        """The threads, which count their work."""
-        return self._native
-
     def close(self) -> None:
         """Join the threads. Safe to call twice."""
         self._closed = True
-        self._native.close()
+        self.native.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -225,9 +217,9 @@ class HostGather(AbstractContextManager["HostGather"]):
     def _usable(self) -> NativeThreads:
         if self._closed:
             raise RuntimeError("HostGather is closed")
-        if not self._native.usable:  # after a fork: the parent's threads do not exist here
-            self._native = NativeThreads(self._most)
-        return self._native
+        if not self.native.usable:  # after a fork: the parent's threads do not exist here
+            self.native = NativeThreads(self._most)
+        return self.native
 
 
 def _job(tensors: Tensors, count: int, row_bytes: int, chunk: int) -> Job:

@@ -3,10 +3,6 @@
 A launch copies nothing and does not wait: it is queued behind the current stream's work. The table
 may lie anywhere that the GPU can read (``mapped_memory.py``). It is given by address, because on
 some machines the GPU has another address for a CPU tensor.
-
-The kernel never follows a bad id: its row becomes zeros, and the id is stored in ``bad_id`` if that
-is given. To read that word the host waits for the gather, so it reads it once after many gathers:
-ids on the GPU need no wait each time. Ids on the host are checked there, before the launch.
 """
 
 from __future__ import annotations
@@ -36,18 +32,10 @@ from gatherbench.kernels.cuda_calls import (
 from gatherbench.kernels.grid import GridPoint
 from gatherbench.kernels.policies import policy
 
-#: The kernel's arguments in the order of ``gather_kernel`` in gather.cu.
-_ARGUMENTS = (
-    ctypes.c_void_p,  # table
-    ctypes.c_void_p,  # ids
-    ctypes.c_void_p,  # out
-    ctypes.c_void_p,  # out_rows
-    ctypes.c_longlong,  # num_ids
-    ctypes.c_longlong,  # num_rows
-    ctypes.c_longlong,  # row_stride
-    ctypes.c_int,  # row_bytes
-    ctypes.c_void_p,  # bad_id
-)
+_ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_longlong
+#: The arguments of ``gather_kernel`` in gather.cu: table, ids, out, out_rows; num_ids, num_rows,
+#: row_stride; row_bytes; bad_id.
+_ARGUMENTS = (*[_ADDRESS] * 4, *[_NUMBER] * 3, ctypes.c_int, _ADDRESS)
 #: Threads of a block of :func:`launch_threads`.
 BLOCK_THREADS = 128
 
@@ -151,9 +139,9 @@ def launch_threads(
     ``stream``: see :func:`launch_kernel`.
     """
     given = [
-        (a.data_ptr(), ctypes.c_void_p)
+        (a.data_ptr(), _ADDRESS)
         if isinstance(a, Tensor)
-        else (ctypes.c_longlong(a).value, ctypes.c_longlong)  # the bits of an unsigned one
+        else (_NUMBER(a).value, _NUMBER)  # the bits of an unsigned one
         for a in (threads, *arguments)
     ]
     values, kinds = zip(*given, strict=True)
@@ -164,10 +152,8 @@ def launch_threads(
 def bind_context(device: torch.device) -> None:
     """Give the calling thread the device's primary context, if it has none.
 
-    A launch on the default stream runs in the thread's context. A thread that has only asked torch
-    for the current device has none: torch sets it when the device changes, and the driver, unlike
-    the runtime, never does. Without this the first launch of a loader's thread fails with
-    CUDA_ERROR_INVALID_CONTEXT.
+    Torch sets it when the device changes, and the driver, unlike the runtime, never does: the first
+    launch of a loader's thread would fail with CUDA_ERROR_INVALID_CONTEXT.
     """
     if int(call_driver("cuCtxGetCurrent")) == 0:
         call_runtime("cudaSetDevice", torch.cuda.current_device())
@@ -189,7 +175,8 @@ def gather_into(
         point: the launch policy's point.
         out_rows: int64 ``[B]`` on the GPU, or ``None``: row ``p`` goes to row ``p``.
         bad_id: int64 ``[1]`` on the GPU, 0 before: becomes the largest id (as unsigned) that is
-            outside the table, if there is one, and the table has rows.
+            outside the table, if there is one, and the table has rows. The row of such an id
+            becomes zeros. To read this word the host waits, so it reads it after many gathers.
 
     All tensors must live until the launch has run; on torch's streams its allocator ensures that.
 

@@ -40,11 +40,7 @@ _REGISTERED = 'memory = "registered" reads the table where it lies'
 
 @dataclass(slots=True)
 class Span:
-    """Managed memory of this process.
-
-    Attributes:
-        devices: the GPUs that have it mapped.
-    """
+    """Managed memory of this process, and the GPUs that have it mapped."""
 
     address: int
     size_bytes: int
@@ -54,20 +50,16 @@ class Span:
 _spans: dict[int, Span] = {}
 
 
-def _held() -> list[Span]:
-    """List the spans in one step, because a garbage collection meanwhile may free some."""
-    return list(_spans.values())
-
-
 def managed_bytes() -> int:
     """Return the bytes of managed memory that this process holds."""
-    return sum(span.size_bytes for span in _held())
+    return sum(span.size_bytes for span in list(_spans.values()))
 
 
 def span_of(table: Tensor) -> Span | None:
     """Return the managed memory that holds all of ``table``; ``None`` if it lies elsewhere."""
     start, end = table.data_ptr(), table.data_ptr() + table.nbytes
-    within = (s for s in _held() if s.address <= start and end <= s.address + s.size_bytes)
+    spans = list(_spans.values())  # in one step: a garbage collection meanwhile may free some
+    within = (s for s in spans if s.address <= start and end <= s.address + s.size_bytes)
     return next(within, None) if table.device.type == "cpu" else None
 
 
@@ -128,19 +120,15 @@ def managed_table(shape: tuple[int, int], dtype: torch.dtype, device: int = 0) -
     raw = (ctypes.c_uint8 * size).from_address(address)
     release = weakref.finalize(raw, _free, address, os.getpid())  # the tensor holds the buffer
     try:
-        stay_on_host(span, device)
+        # Its pages stay where they are while the device reads them.
+        _advise(span, "cudaMemAdviseSetPreferredLocation", _place(None))
+        map_for(span, device)
         flat = torch.frombuffer(raw, dtype=torch.uint8)
         touch(flat)
     except BaseException:
         release()
         raise
     return flat.view(dtype).view(rows, width)
-
-
-def stay_on_host(span: Span, device: int) -> None:
-    """Make the pages of ``span`` stay where they are while ``device`` reads them."""
-    _advise(span, "cudaMemAdviseSetPreferredLocation", _place(None))
-    map_for(span, device)
 
 
 def map_for(span: Span, device: int) -> None:

@@ -1,14 +1,10 @@
 """Make a table readable for a GPU: in registered or managed host memory, or by a GPU copy.
 
-Registering page-locks existing memory (a tensor, a memory-mapped file, memory shared by several
-processes, each of which registers it for itself) and maps it for every GPU. torch's own page-locked
-allocator would need a copy and round the size up to a power of two. Registering costs about as much
-as touching all of the memory (DGL #3616), so size and time are reported. Memory is unregistered
-when the block is left, when the object dies, or when the interpreter ends, whichever comes first:
-memory that is freed while registered could be reused while still mapped.
-
-Only memory that the driver has allocated is managed (``managed_memory.py``): a table in it is read
-in place, any other is copied.
+Registering page-locks existing memory (a tensor, a memory-mapped file, memory that each of several
+processes registers for itself) and maps it for every GPU. torch's own page-locked allocator would
+need a copy and round the size up to a power of two. Memory is unregistered when the block is left,
+when the object dies, or when the interpreter ends, whichever comes first: memory that is freed
+while registered could be reused while still mapped.
 """
 
 from __future__ import annotations
@@ -100,7 +96,13 @@ class HostRegistration(MappedMemory):
             ValueError: not a contiguous tensor in host memory, or a tensor in managed memory.
             CudaCallError: no driver, no support, or not enough memory to lock; it says which.
         """
-        _check_ordinary(tensor)
+        if tensor.device.type != "cpu" or not tensor.is_contiguous():
+            raise ValueError("only a contiguous tensor in host memory can be registered")
+        if tensor.nbytes and span_of(tensor) is not None:
+            raise ValueError(
+                "the table lies in managed memory, which cannot be registered: take memory ="
+                ' "managed", or load it into ordinary memory'
+            )
         super().__init__(tensor)
         if self.size_bytes == 0:
             return
@@ -165,22 +167,12 @@ class DeviceCopy(MappedMemory):
 def registered_bytes() -> int:
     """Return the bytes of host memory that this process has registered, each counted once."""
     with _lock:
-        return sum(size for _, size in _ours())
+        return sum(size for start, size in list(_held) if (start, size) not in _foreign)
 
 
 def is_registered(address: int) -> bool:
     """Tell whether this process holds a registration, of any path, that covers the address."""
     return any(start <= address < start + size for start, size in list(_held))
-
-
-def _check_ordinary(tensor: Tensor) -> None:
-    if tensor.device.type != "cpu" or not tensor.is_contiguous():
-        raise ValueError("only a contiguous tensor in host memory can be registered")
-    if tensor.nbytes and span_of(tensor) is not None:
-        raise ValueError(
-            "the table lies in managed memory, which cannot be registered: take memory ="
-            ' "managed", or load it into ordinary memory'
-        )
 
 
 def _flags(read_only: bool, device: int) -> int:
@@ -193,14 +185,9 @@ def _flags(read_only: bool, device: int) -> int:
             "cudaHostRegister",
             "unsupported",
             "this GPU or its driver cannot register memory that is mapped read-only",
-            "Copy the table into memory first, e.g. with host_memory.resident_copy",
+            "Copy the table into memory first",
         )
     return flags | int(module.cudaHostRegisterReadOnly)
-
-
-def _ours() -> list[tuple[int, int]]:
-    """List the registrations of this module, without those of other code."""
-    return [held for held in list(_held) if held not in _foreign]
 
 
 def _acquire(start: int, size: int, flags: int) -> tuple[int, int]:
@@ -208,8 +195,7 @@ def _acquire(start: int, size: int, flags: int) -> tuple[int, int]:
     key, end = (start, size), start + size
     with _lock:
         for held in list(_held):
-            low, length = held
-            if low <= start and end <= low + length and held in _held:
+            if held[0] <= start and end <= sum(held) and held in _held:
                 _held[held] += 1
                 return held
         try:
@@ -219,7 +205,9 @@ def _acquire(start: int, size: int, flags: int) -> tuple[int, int]:
                 raise
             # Other code's registration also serves, if it covers all of the memory. Testing both
             # ends does not prove that if registrations of this module cover only parts.
-            parts = any(low < end and start < low + length for low, length in _ours())
+            parts = any(
+                held not in _foreign and held[0] < end and start < sum(held) for held in list(_held)
+            )
             kinds = {pointer_kind(start), pointer_kind(end - 1)}
             if parts or kinds != {"Host"}:
                 raise
@@ -259,14 +247,11 @@ def _hints(size: int) -> dict[str, str]:
     return {
         "cudaErrorMemoryAllocation": locking,
         "cudaErrorOperatingSystem": locking,
-        "cudaErrorHostMemoryAlreadyRegistered": "A part of this memory is page-locked already, as "
-        "by another table open on overlapping rows of the same tensor: close that one first, or "
-        "open a single table on the whole tensor",
-        "cudaErrorInvalidValue": "The mapping may be of a kind that cannot be page-locked, e.g. a "
-        "file on a network or FUSE file system, or since Linux 6.5 any file on a disk that is "
-        "mapped shared and writable: copy the table into memory first. Where memory was added to "
-        "a running machine, it may be of a kind that must stay movable (`Movable` in "
-        "/proc/zoneinfo): a smaller table may do",
+        "cudaErrorHostMemoryAlreadyRegistered": "Another open table has locked a part of this "
+        "memory: close that one first, or open a single table on the whole tensor",
+        "cudaErrorInvalidValue": "Memory of this kind may refuse to be page-locked, as a file that "
+        "is mapped shared and writable or lies on a network: copy the table into memory first. "
+        "Memory added to a running machine may have to stay movable: take a smaller table",
         "cudaErrorNotSupported": "Copy the table into memory first",
         "cudaErrorNoDevice": NO_DRIVER,
     }

@@ -32,22 +32,16 @@ def private_folder(folder: Path) -> bool:
         pass  # a file, or a broken link: reported below
     except OSError:
         return False
-    if _is_private(folder):
+    status = folder.lstat()  # a link is no folder
+    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not others_write
+    above = (parent.stat().st_mode for parent in folder.resolve().parents)
+    if own and all(mode & stat.S_ISVTX or not mode & stat.S_IWOTH for mode in above):
         return os.access(folder, os.W_OK)
     warnings.warn(
         f"{folder} is no folder that this user alone can write to and replace, so no compiled code"
-        " is taken from there or kept; remove it (it is made anew, for you alone) or name another"
-        " folder",
+        " is taken from there or kept; remove it or name another folder",
         RuntimeWarning,
         stacklevel=2,
     )
     return False
-
-
-def _is_private(folder: Path) -> bool:
-    status = folder.lstat()  # a link is no folder
-    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or others_write:
-        return False
-    above = (parent.stat().st_mode for parent in folder.resolve().parents)
-    return all(mode & stat.S_ISVTX or not mode & stat.S_IWOTH for mode in above)

@@ -71,13 +71,13 @@ class RequestCounts:
         return sum(self.requests.values())
 
     @property
+    def requests_per_row(self) -> float:
+        return self.num_requests / self.rows
+
+    @property
     def read_bytes(self) -> int:
         """The payload on the link: whole sectors, unneeded bytes included."""
         return self.sectors * SECTOR_BYTES
-
-    def link_bytes(self, header_bytes: int = COMPLETION_HEADER_BYTES) -> int:
-        """Return payload and headers on the link, with one completion for each request."""
-        return self.read_bytes + self.num_requests * header_bytes
 
 
 def count_requests(
@@ -153,25 +153,6 @@ def _requests_of_mask(largest: int) -> npt.NDArray[np.int64]:
     return table
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRow:
-    """The counts of one policy for one row width; ratios are computed from ``counts``."""
-
-    policy: Policy
-    point: GridPoint
-    row_bytes: int
-    counts: RequestCounts
-
-    @property
-    def requests_per_row(self) -> float:
-        return self.counts.num_requests / self.counts.rows
-
-    @property
-    def link_efficiency(self) -> float:
-        """Needed bytes over all bytes on the link, with headers and unneeded bytes of sectors."""
-        return self.counts.rows * self.row_bytes / self.counts.link_bytes()
-
-
 def uniform_ids(count: int = 1 << 18, num_rows: int = 2_449_029) -> npt.NDArray[np.int64]:
     """Draw ``count`` ids uniformly, always the same: the batch when no trace is given.
 
@@ -182,14 +163,9 @@ def uniform_ids(count: int = 1 << 18, num_rows: int = 2_449_029) -> npt.NDArray[
 
 def request_row(
     policy: Policy, row_bytes: int, item_bytes: int, ids: npt.NDArray[np.integer[Any]]
-) -> RequestRow:
-    """Count one policy on one batch; ``ids`` ``[B]`` in the order given to the policy.
-
-    The policy's own padding and order of the ids are applied first.
-    """
-    point = policy.point(row_bytes, item_bytes)
+) -> RequestCounts:
+    """Count one policy on one batch, with its own padding and order of the ids ``[B]``."""
     if policy.order_of(row_bytes) == "sorted":
         ids = np.sort(ids)
     stride = policy.row_stride(row_bytes)
-    counts = count_requests(point, ids, row_bytes, row_stride=stride)
-    return RequestRow(policy, point, row_bytes, counts)
+    return count_requests(policy.point(row_bytes, item_bytes), ids, row_bytes, row_stride=stride)

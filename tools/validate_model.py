@@ -108,7 +108,7 @@ def loads(rows: float, handover_s: float) -> dict[Bar, MinibatchLoad]:
 
 @cache
 def _requests_per_row() -> dict[int, float]:
-    counts = request_row(policy(POLICY), ROW_BYTES, 4, uniform_ids(1 << 14, NODES)).counts
+    counts = request_row(policy(POLICY), ROW_BYTES, 4, uniform_ids(1 << 14, NODES))
     return {size: n / counts.rows for size, n in counts.requests.items() if n}
 
 

@@ -113,15 +113,11 @@ def test_the_table_tells_the_papers_story():
     ids = uniform_ids(1 << 15)
     table = {name: request_row(rule, 2408, 4, ids) for name, rule in POLICIES.items()}
     assert table["unaligned"].requests_per_row > 1.3 * table["aligned"].requests_per_row
-    assert table["aligned"].link_efficiency > table["unaligned"].link_efficiency
     # Idle lanes read each line once; the circular shift may read the row's head in two goes.
     lines = (2408 + 126) / 128  # mean number of lines under a row at even 8 B offsets, rounded
     assert table["aligned-idle"].requests_per_row == pytest.approx(lines, rel=0.01)
     assert table["aligned-idle"].requests_per_row <= table["aligned"].requests_per_row
-    worst = max(table.values(), key=lambda row: row.requests_per_row)
-    assert worst.policy.name == "torch-quiver"
-    for row in table.values():
-        assert 0 < row.link_efficiency < 1
+    assert max(table, key=lambda name: table[name].requests_per_row) == "torch-quiver"
 
 
 def test_a_sorted_policy_reads_repeats_of_narrow_rows_once():
@@ -129,4 +125,4 @@ def test_a_sorted_policy_reads_repeats_of_narrow_rows_once():
     np.random.default_rng(0).shuffle(ids)
     sorted_first = request_row(policy("graphbolt"), 32, 4, ids)
     given = request_row(dataclasses.replace(policy("graphbolt"), order="given"), 32, 4, ids)
-    assert sorted_first.counts.num_requests < given.counts.num_requests / 2
+    assert sorted_first.num_requests < given.num_requests / 2
