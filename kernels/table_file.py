@@ -97,8 +97,8 @@ class TableFile:
         """
         if not isinstance(features, np.memmap) or features.filename is None:
             raise TypeError(
-                f"features: expected a numpy.memmap of a file, got {type(features).__name__} in "
-                "memory: write it to a file, and give numpy.load(path, mmap_mode='r')"
+                f"features: expected a numpy.memmap of a file, got {type(features).__name__} that "
+                "lies in memory: write it to a file, and give numpy.load(path, mmap_mode='r')"
             )
         if features.ndim != 2 or not features.flags.c_contiguous:
             raise ValueError(f"features: expected rows [N, D] as they lie, got {features.shape}")
