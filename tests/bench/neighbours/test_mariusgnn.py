@@ -148,8 +148,8 @@ def test_a_broken_graph_and_too_few_nodes_are_named(graph):
     broken = indices.copy()
     broken[3] = NODES
     sampler = StateSampler(Partitions(4, 4, "beta"), indptr, broken, FANOUTS)
-    with pytest.raises(IndexError, match=r"indices\[3\] = 300 is outside the graph's nodes 0..299"):
-        sampler.sample(StateSeeds(torch.arange(5), 0), 0)
+    with pytest.raises(IndexError, match=r"holds node 300, outside the graph's 0..299"):
+        sampler.sample(StateSeeds(torch.arange(NODES), 0), 0)
     many = Partitions(NODES + 1, 2, "sequential")
     with pytest.raises(ValueError, match="300 rows has no 301 partitions"):
         StateSampler(many, indptr, indices, FANOUTS)
