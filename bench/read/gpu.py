@@ -28,12 +28,8 @@ LARGEST_READS = (128, 64)
 
 def idle_power_w(run: Run) -> float | None:
     """Return the GPU's power with an idle process on it, W; ``None``: not measured."""
-    return _of_calibration(run, "idle_power")
-
-
-def _of_calibration(run: Run, metric: str) -> float | None:
-    table = run.calibration.query("metric == @metric and status == 'ok'")
-    return float(table["value"].iloc[-1]) if len(table) else None
+    readings = run.calibration.query("metric == 'idle_power' and status == 'ok'")["value"]
+    return float(readings.iloc[-1]) if len(readings) else None
 
 
 def copied_ratio(run: Run) -> float | None:
@@ -106,20 +102,20 @@ def link_bytes(run: Run) -> pd.DataFrame:
     are copied for training are measured and not counted: with sampling on the GPU there are none.
     Reads of neighbour lists in host memory, while a GPU draws, are counted as rows are.
     """
-    found = spread(run.measured["link_rx_bytes"]).drop(columns=["min", "max"])
-    keys = pd.MultiIndex.from_frame(found[SERIES[:3]])
-    declared = run.declared_medians.droplevel("backend").reindex(keys).set_axis(found.index)
-    copies, ratio = declared["declared_copy_engine_bytes"], copied_ratio(run) or 1.0
-    sizes = requests_declared(declared)
+    measured = spread(run.measured["link_rx_bytes"]).drop(columns=["min", "max"])
+    keys = pd.MultiIndex.from_frame(measured[SERIES[:3]])
+    declared = run.declared_medians.droplevel("backend").reindex(keys).set_axis(measured.index)
+    copies, sizes = declared["declared_copy_engine_bytes"], requests_declared(declared)
     counts = declared[[*sizes.values()]].set_axis([*sizes], axis=1)
     uncounted = (declared["declared_gpu_link_read_bytes"] > 0) & counts.isna().all(axis=1)
     counts = counts.fillna(0.0)
-    read = sum((size * counts[size] for size in sizes), 0.0 * copies)
-    links = {}
+    read = 0.0 * copies + (counts * [*sizes]).sum(axis=1)
+    links = {"read": read + copies}
     for largest in LARGEST_READS:
-        whole = sum((math.ceil(size / largest) * counts[size] for size in sizes), 0.0 * copies)
-        links[f"link_{largest}"] = read + whole * COMPLETION_HEADER_BYTES + copies * ratio
+        completions = (counts * [math.ceil(size / largest) for size in sizes]).sum(axis=1)
+        headers = completions * COMPLETION_HEADER_BYTES
+        links[f"link_{largest}"] = read + headers + copies * (copied_ratio(run) or 1.0)
     values = {"payload": declared["declared_payload_bytes"]}
-    values |= {n: of.mask(uncounted) for n, of in {"read": read + copies, **links}.items()}
-    found = pd.concat([found[SERIES], pd.DataFrame(values), found.drop(columns=SERIES)], axis=1)
-    return plan_order(run, found)
+    values |= {name: column.mask(uncounted) for name, column in links.items()}
+    parts = [measured[SERIES], pd.DataFrame(values), measured.drop(columns=SERIES)]
+    return plan_order(run, pd.concat(parts, axis=1))
