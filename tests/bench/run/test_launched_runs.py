@@ -1,6 +1,7 @@
 """Launchers start several processes: whole runs, as a user starts them."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -214,24 +215,21 @@ def measuring(process: subprocess.Popen[str], folder: Path, what: str = "rank?.j
         time.sleep(0.1)
 
 
-def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The leaves of the tree below a process: its ranks, while they train."""
-    below = psutil.Process(process.pid).children(recursive=True)
-    return [one for one in below if not one.children()]
-
-
 def test_a_machine_that_dies_fails_its_case(start, tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN.format(epochs=300, gpus=""))
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
     first, second = two_by_hand(start, *PYTHON, "run", "plan.toml", local=1, **where)
     measuring(first, tmp_path)
-    for one in [psutil.Process(second.pid), *ranks_of(second)]:
-        one.kill()
+    machine = psutil.Process(second.pid)
+    for process in [machine, *machine.children(recursive=True)]:  # parents first: none reports
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     text = " ".join(said(first).split())
     _, rows = the_run(tmp_path)
     (last,) = [row for row in rows if (row.stage, row.metric) == ("case", "wall_time")]
     assert (last.status, first.returncode) == ("failed", 1), text
-    assert "machine 1 does not answer" in str(last.reason)
+    # A parent that saw its rank killed may have said so before it was killed itself.
+    assert re.search("machine 1 does not answer|machine 1: .* killed by SIGKILL", str(last.reason))
     said(second)
 
 
