@@ -220,14 +220,13 @@ def imported_summary(folder: Path) -> list[str]:
     from gatherbench.datasets.store import nodes_in_no_edge, open_dataset
 
     data = open_dataset(folder)
-    spec = data.spec
-    labelled, unused = int((data.labels >= 0).sum()), nodes_in_no_edge(data)
+    spec, labelled, unused = data.spec, int((data.labels >= 0).sum()), nodes_in_no_edge(data)
     lines = [
         f"{spec.name}: {spec.num_nodes:,} nodes ({labelled:,} labelled), {spec.num_edges:,} "
-        f"edges, rows of {spec.feature_dim} × {spec.feature_dtype}; {'; '.join(spec.notes[:3])}",
+        f"edges, rows of {spec.feature_dim} × {spec.feature_dtype}",
         f"{len(data.train_ids):,} nodes to train, {len(data.val_ids):,} to validate, "
         f"{len(data.test_ids):,} to test",
-        *spec.notes[3:-1],
+        *spec.notes[:-1],
         f'use it as dataset = "{spec.name}" in a plan',
     ]
     if unused > spec.num_nodes / 2:

@@ -6,7 +6,6 @@ Nothing depends on colour, so the text is the same in a pipe.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -34,9 +33,7 @@ def render(run: Run) -> RenderableType:
     epochs = run.plan["measure"]["epochs"]
     text = f"{where}, {repeats_of(run)} × {epochs} epoch{'s' * (epochs != 1)}{turns}"
     axes = [field for field in AXES if len(axis(run, field.field))] if has_one_path(run) else []
-    tables = [compared(field, axis(run, field.field)) for field in axes] or [
-        replace(numbers(run), note="")
-    ]
+    tables = [compared(field, axis(run, field.field)) for field in axes] or [numbers(run)]
     parts = []
     for table in tables:
         titles = {line.cells[0].value: line.cells[0].value for line in table.lines} | run.names

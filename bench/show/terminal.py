@@ -64,19 +64,15 @@ def _drawn(table: data.Table, title: str, places: list[int], lines: list[data.Li
         )
     before: list[str] = []
     for line in lines:
-        series = _named(line) if paths else [cell.text for cell in line.cells[1:3]]
+        series = [cell.text for cell in line.cells[1:3]]
+        if paths:
+            strategy, variant = series
+            series = [strategy if variant == "default" else f"{strategy} ({variant})"]
         series[0] += ", predicted" * line.modelled
         names = [""] * len(series) if series == before else series
         drawn.add_row(*map(Text, [*names, *(line.cells[place].brief for place in places)]))
         before = series
     return drawn
-
-
-def _named(line: data.Line) -> list[str]:
-    from gatherbench.bench.read.units import short
-    from gatherbench.strategies.registry import in_words  # imports torch
-
-    return [short(in_words(*(cell.value for cell in line.cells[1:3])))]
 
 
 def listed(frame: pd.DataFrame) -> Table:

@@ -80,15 +80,15 @@ def shown(view: View, run: Run, draw: bool = True) -> Shown | None:
     return Shown(view.name, view.title, lined, figures or {}, view.note(run).splitlines())
 
 
-def save_all(
-    views: Iterable[Shown], folder: Path, formats: Iterable[str] = ("png", "svg")
-) -> list[Path]:
-    """Write all figures of a run's views into ``folder`` (made if needed); return the files."""
+def save_all(views: Iterable[Shown], folder: Path) -> list[Path]:
+    """Write all figures of a run's views as PNG and SVG into ``folder``, which is made if needed;
+    return the files.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for view in views:
         for name, figure in view.figures.items():
-            for extension in formats:
+            for extension in ("png", "svg"):
                 written.append(folder / f"{name}.{extension}")
                 save(figure, written[-1])
     return written
