@@ -48,8 +48,7 @@ def bars(
     legend: Mapping[str, tuple[str, str]] = MappingProxyType({}),
     mark: float | None = None,
     limit: Mapping[str, float] = MappingProxyType({}),
-    absent: str = "no measurement",
-    why: Mapping[str, str] = MappingProxyType({}),
+    absent: str | Mapping[str, str] = "no measurement",
     predicted: bool = True,
     **of: str,
 ) -> Chart:
@@ -62,12 +61,12 @@ def bars(
         total: the column that the number and the whisker belong to.
         legend: columns that are drawn end to end; without it, the total in the strategy's colour.
         mark, limit: the values of lines through all bars, and by workload through measured ones.
-        absent, why: the text for a measured series without a value here, and that by workload.
+        absent: the text for a measured series without a value here, for all or by workload.
         predicted: whether to show the link model's values.
         of: ``title``, ``reading``, ``quantity`` and ``unit`` of the chart.
     """
     profile = ", ".join(modelled_for(run)) if predicted else ""
-    missing = _missing(run, values, absent, why)
+    missing = _missing(run, values, absent)
     lines, at = list[dict[str, Any]](), []
     for workload, title in run.names.items():
         for basis in ("measured", "predicted")[: 1 + bool(profile)]:
@@ -114,7 +113,7 @@ def _marks(run: Run, row: Mapping[Hashable, Any], ratio: bool) -> str:
 
 
 def _missing(
-    run: Run, values: pd.DataFrame, absent: str, why: Mapping[str, str]
+    run: Run, values: pd.DataFrame, absent: str | Mapping[str, str]
 ) -> Mapping[tuple[str, str], dict[tuple[str, str], str]]:
     """Give by basis and workload the reasons of paths that lack a value, or some repeats."""
     missing = defaultdict[tuple[str, str], dict[tuple[str, str], str]](dict)
@@ -122,7 +121,8 @@ def _missing(
     there = set(values[SERIES[:3]].itertuples(index=False, name=None))
     for workload, *names in measured.itertuples(index=False, name=None):
         if (workload, *names) not in there:
-            missing["measured", workload][names[0], names[1]] = why.get(workload) or absent
+            reason = absent if isinstance(absent, str) else absent[workload]
+            missing["measured", workload][names[0], names[1]] = reason
     for bad in problems(run).to_dict("records"):
         some = "" if bad["repeats"] == bad["of"] else f"{bad['repeats']} of {bad['of']} repeats "
         # A repeat that was measured may lack a value for another reason.

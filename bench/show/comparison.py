@@ -31,7 +31,7 @@ from gatherbench.bench.read.units import short
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.charts import NO_BREAK
 from gatherbench.bench.show.drawing import Chart, draw
-from gatherbench.bench.show.provenance import in_short, machine_of
+from gatherbench.bench.show.provenance import in_short
 from gatherbench.bench.show.table import WHAT, Column, Table
 from gatherbench.bench.show.terminal import cases_in_words, in_terminal
 from gatherbench.bench.show.view import Shown
@@ -93,7 +93,7 @@ def against(run: Run, base: Run) -> Shown:
     Raises:
         RunError: a run's table is damaged.
     """
-    sides = [[("Run", of.run_id), ("Machine", machine_of(of)), *in_short(of)] for of in (base, run)]
+    sides = [[("Run", of.run_id), *in_short(of)] for of in (base, run)]
     lines = [{"what": what, "a": a, "b": b} for (what, a), (_, b) in zip(*sides, strict=True)]
     columns = [Column("what", "what"), Column("a", "A, compared with"), Column("b", "B, this run")]
     two_runs = Table("against-runs", "The two runs", columns, pd.DataFrame(lines))
@@ -226,11 +226,7 @@ def _declared(table: pd.DataFrame, metrics: set[str], names: Mapping[str, str]) 
 
 
 def _chart(judged: pd.DataFrame, base: Run, run: Run) -> Chart:
-    """Draw ratios of epoch times with their intervals, around the line of no change.
-
-    Args:
-        judged: the deciding lines of :func:`gatherbench.bench.read.compare.compare_runs`.
-    """
+    """Draw the ratios of deciding lines with their intervals, around the line of no change."""
     reasons = (judged["verdict"] + ": " + judged["reason"]).where(judged["ratio"].isna(), "")
     frame = judged[["strategy", "variant", "low"]].assign(
         panel=judged["workload"].map(base.names | run.names),

@@ -20,7 +20,7 @@ from gatherbench.bench.run.store import write_atomically
 from gatherbench.bench.show.answer import cautions, joined
 from gatherbench.bench.show.comparison import against
 from gatherbench.bench.show.drawing import inline, words_of
-from gatherbench.bench.show.provenance import borrowed, in_short, machine_of, provenance
+from gatherbench.bench.show.provenance import borrowed, in_short, provenance
 from gatherbench.bench.show.view import Shown
 from gatherbench.bench.show.views.registry import views_of
 
@@ -48,7 +48,7 @@ def render_report(run: Run, base: Run | None = None, views: Sequence[Shown] | No
     shown = list(views_of(run) if views is None else views)
     page = _environment().get_template("report.html.j2")
     return page.render(
-        title=f"{short(run.plan.get('name', 'run'))} on {short(machine_of(run))}",
+        title=f"{short(run.plan.get('name', 'run'))} on {short(run.machine or 'no machine yet')}",
         run=short(run.run_id, 80),
         facts=in_short(run),
         answers=joined(run),

@@ -87,6 +87,7 @@ def in_short(run: Run) -> list[tuple[str, str]]:
     host = [cpu.get("model") or "unknown processor"]
     host += [f"{cores} cores"] * bool(cores) + [quantity(memory, "B")] * bool(memory)
     return [
+        ("Machine", run.machine or "none yet"),
         ("Processor", short(", ".join(host))),
         ("GPU", short(gpu_of(run) or "none: figures are of host memory")),
         ("Plan", short(run.plan.get("description") or run.plan.get("name", "unnamed"), 160)),
@@ -94,8 +95,3 @@ def in_short(run: Run) -> list[tuple[str, str]]:
         ("Epochs", f"{many}, {dropped} warm-up dropped, sampling {run.sampling}"),
         ("Commit", short(run.commit or "unknown")),
     ]
-
-
-def machine_of(run: Run) -> str:
-    """Return the name of the machine that measured."""
-    return run.machine or "no machine yet"

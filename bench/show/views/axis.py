@@ -76,25 +76,24 @@ def chart(run: Run, field: str, column: str = "epoch") -> Chart:
 
     Published epochs are added to epochs.
     """
-    shown, found = axis_of(field), axis(run, field)
+    shown, rows = axis_of(field), axis(run, field)
     units = {"epoch": ("epoch", "s")} | {e.name: (e.label, e.unit or "1") for e in shown.extra}
     label, unit = units[column]
     frame = pd.DataFrame(
         {
-            "panel": found["family"],
-            "name": [_named(shown, row) for row in found.to_dict("records")],
-            "strategy": found["strategy"],
-            "value": found[column],
-            "low": found.get(f"{column}_low", math.nan),
-            "high": found.get(f"{column}_high", math.nan),
-            "reason": found["reason"].where(found["reason"] != "", "nobody counts it"),
+            "panel": rows["family"],
+            "name": [_named(shown, row) for row in rows.to_dict("records")],
+            "strategy": rows["strategy"],
+            "value": rows[column],
+            "low": rows.get(f"{column}_low", math.nan),
+            "high": rows.get(f"{column}_high", math.nan),
+            "reason": rows["reason"].where(rows["reason"] != "", "nobody counts it"),
         }
     )
     frame["reason"] = frame["reason"].where(frame["value"].isna(), "")
     if column == "epoch":
-        frame = pd.concat([frame, _published_epochs(shown)]).fillna(
-            {"look": "measured", "reason": ""}
-        )
+        published_rows = [frame.assign(look="measured"), _published_epochs(shown)]
+        frame = pd.concat(published_rows).fillna({"reason": ""})
     ends = "whiskers: quartiles" if column == "epoch" else "whiskers, where there are: 95 %"
     reading, title = f"Medians over repeats and epochs; {ends}.", f"{shown.title}: {label}"
     return chart_of(run, frame, title=title, reading=reading, quantity=label, unit=unit)
@@ -120,11 +119,10 @@ def _published_epochs(shown: Axis) -> pd.DataFrame:
 
 def _no_ratio(shown: Axis, run: Run) -> str:
     """Give each reason why a measured value has no ratio once, with its paths."""
-    found = axis(run, shown.field)
-    found = found[found["epoch"].notna() & (found["reason"] != "")]
+    rows = axis(run, shown.field).query("epoch.notna() and reason != ''")
     lines = []
-    for why, one in found.groupby("reason", sort=False):
-        paths = dict.fromkeys(map(in_words, one["strategy"], one["variant"]))
+    for why, group in rows.groupby("reason", sort=False):
+        paths = dict.fromkeys(map(in_words, group["strategy"], group["variant"]))
         lines.append(f"no ratio of {', '.join(paths)}: {why}")
     return "\n".join(lines)
 

@@ -111,9 +111,10 @@ def _calibration(run: Run) -> Table:
 
 def _workloads(run: Run) -> Table:
     """Tabulate everything that determines an epoch's minibatches."""
-    lines = {ident: {"in_titles": run.names[ident], **fields}
-             for ident, fields in run.plan["workloads"].items()}  # fmt: skip
-    frame = pd.DataFrame.from_dict(lines, orient="index").rename_axis("workload").reset_index()
+    plan = run.plan["workloads"].items()
+    frame = pd.DataFrame(
+        [{"workload": name, "in_titles": run.names[name], **fields} for name, fields in plan]
+    )
     frame["fanouts"] = [", ".join(map(str, fanouts)) for fanouts in frame["fanouts"]]
     return table_of("workloads", "Workloads of the plan", frame)
 

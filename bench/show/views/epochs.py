@@ -51,14 +51,8 @@ def numbers(run: Run) -> Table:
     for name in ("best", "reference"):  # on a busy machine no ratio decides
         open_ratio = frame[f"open_{name}"].map({True: UNDECIDED * mostly_noisy(run)})
         frame[f"mark_{name}"] = open_ratio.fillna("")
-    others = [
-        standing.reference for standing in standings(run) if standing.best != standing.reference
-    ]
-    over = sorted({in_words(*key[1:3]) for key in others if key is not None})
-    of_gpu = [
-        Column("watts", "power of the GPU", "W", short="GPU power"),
-        Column("joules", "energy of the GPU above idle, an epoch", "J", short="net energy"),
-    ]
+    others = [of.reference for of in standings(run) if of.reference and of.best != of.reference]
+    over, stages = sorted({in_words(*key[1:3]) for key in others}), ("train", *WITHIN_TRAIN)
     columns = [
         *WHAT,
         Column("epoch", "epoch", "s", short="epoch", interval=True, brief=True),
@@ -66,7 +60,8 @@ def numbers(run: Run) -> Table:
         Column("link", "over the link" if run.has_gpu else "rows", "B/s",
                short="link" if run.has_gpu else "rows"),
         Column("cores", "cores busy", "1", short="cores"),
-        *(column for column in of_gpu if frame[column.field].notna().any()),
+        Column("watts", "power of the GPU", "W", short="GPU power"),
+        Column("joules", "energy of the GPU above idle, an epoch", "J", short="net energy"),
         Column("best", "over the CPU’s best gather", "×", interval=True,
                mark="mark_best", short="over best gather"),
         Column("reference", f"over {', '.join(over)}", "×", interval=True,
@@ -74,12 +69,12 @@ def numbers(run: Run) -> Table:
         Column("rank", "rank", short="rank"),
         Column("repeats", "repeats", "1", mark="of"),
         Column("other", "other work", "cores"),
-        *(Column(stage, stage.replace("_", "-"), "s", like="epoch")
-          for stage in ("train", *WITHIN_TRAIN) if frame[stage].notna().any()),
+        *(Column(stage, stage.replace("_", "-"), "s", like="epoch") for stage in stages),
         Column("cpu", "core-seconds", "s"),
         Column("rate", "payload over fetch", "B/s"),
     ]  # fmt: skip
     absent = {"reference": not over, "other": not frame["left_out"].any()}
+    absent |= {name: frame[name].isna().all() for name in ("watts", "joules", *stages)}
     marks = [*frame["mark_best"], *frame["mark_reference"]]
     return Table(
         "numbers",
@@ -172,6 +167,7 @@ def speedup(run: Run) -> Chart:
     """Draw the epoch time of the baseline over that of each series."""
     reference = baseline(run)
     name, backend = in_words(*reference), "cuda" if run.has_gpu else "host"
+    none = f"no {name} measured to compare with"
     over = {w: Key(w, *reference, backend, "measured") for w in run.workloads}
     return bars(
         run,
@@ -183,8 +179,7 @@ def speedup(run: Run) -> Chart:
         unit="×",
         total="speedup",
         mark=1.0,
-        absent=f"no {name} measured to compare with",
-        why={workload: no_ratio_over(run, key) for workload, key in over.items()},
+        absent={workload: no_ratio_over(run, key) or none for workload, key in over.items()},
     )
 
 

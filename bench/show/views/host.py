@@ -2,8 +2,6 @@
 
 A speed-up over a gather that sampling, training or the harness slow down is only in part the data
 path's. The choice of threads measures what the machine gathers alone.
-
-:mod:`gatherbench.bench.read.derive` computes what launches need.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.derive import problems, unpredicted
 from gatherbench.bench.read.noise import modelled_from_noisy
 from gatherbench.bench.read.tables import Run
-from gatherbench.bench.read.units import quantity, short
+from gatherbench.bench.read.units import quantity, short, span
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.charts import drawn
 from gatherbench.bench.show.drawing import Chart
@@ -26,20 +26,16 @@ from gatherbench.strategies.registry import in_words
 
 def _known(run: Run) -> tuple[LinkProfile | None, pd.DataFrame, str]:
     """Return the run's profile, its roofline, and otherwise the reason and remedy."""
-    empty, own = (
-        pd.DataFrame(),
-        "`gatherbench probe --profile calibration` measures this machine’s; ",
-    )
+    empty = pd.DataFrame()
     try:
         profile = profile_of(run)
     except ProfileError as error:
         return None, empty, f"No roofline: {error}."
     if profile is None:
-        return None, empty, (
-            "No roofline: this run has no link profile, which holds the roofs. "
-            f"{own * run.has_gpu}`gatherbench predict RUN --profile NAME` takes any of"
-            " `gatherbench list profiles`."
-        )  # fmt: skip
+        own = "`gatherbench probe --profile calibration` measures this machine’s; " * run.has_gpu
+        why = "No roofline: this run has no link profile, which holds the roofs."
+        way = "`gatherbench predict RUN --profile NAME` takes any of `gatherbench list profiles`."
+        return None, empty, f"{why} {own}{way}"
     table = roofline(run, profile)
     if table["rate"].notna().any():
         return profile, table, ""
@@ -165,10 +161,9 @@ def graph_table(frame: pd.DataFrame, shape: Shape, profile: LinkProfile) -> Tabl
 
 
 def _tables(run: Run) -> list[Table]:
-    profile, table, _ = _known(run)
-    known = profile is not None and not table.empty
-    tables = (roofline_table(profile, table) if profile and known else None, model_errors(run))
-    return [table for table in tables if table is not None]
+    (profile, table, _), errors = _known(run), model_errors(run)
+    of_roofs = [roofline_table(profile, table)] if profile and len(table) else []
+    return of_roofs + ([errors] if errors else [])
 
 
 def _notes(run: Run) -> Iterator[str]:
@@ -183,10 +178,9 @@ def _notes(run: Run) -> Iterator[str]:
         lent = modelled_from_noisy(run)
         noisy = ", while other work ran throughout, so no ratio is given" * bool(lent)
         shares = (run.predicted["sample_s"] / run.predicted["epoch_s"]).dropna()
-        low, high = (f"{share:.0%}" for share in shares.agg(["min", "max"]))
         yield (
             f"Drawing minibatches takes the time that was measured on {run.machine}{noisy}:"
-            f" {low if low == high else f'{low} to {high}'} of these epochs."
+            f" {span(shares.min(), shares.max(), 'share')} of these epochs."
         )
     rows, known = unpredicted(run), set(problems(run)["reason"])
     repeated = rows["reason"].map(lambda reason: any(why in reason for why in known)).astype(bool)
