@@ -81,9 +81,7 @@ def shown(view: View, run: Run, draw: bool = True) -> Shown | None:
 
 
 def save_all(views: Iterable[Shown], folder: Path) -> list[Path]:
-    """Write all figures of a run's views as PNG and SVG into ``folder``, which is made if needed;
-    return the files.
-    """
+    """Write a run's figures as PNG and SVG into ``folder`` (made if needed); return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for view in views:

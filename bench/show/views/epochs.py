@@ -74,7 +74,7 @@ def numbers(run: Run) -> Table:
         Column("rate", "payload over fetch", "B/s"),
     ]  # fmt: skip
     absent = {"reference": not over, "other": not frame["left_out"].any()}
-    absent |= {name: frame[name].isna().all() for name in ("watts", "joules", *stages)}
+    absent |= {name: bool(frame[name].isna().all()) for name in ("watts", "joules", *stages)}
     marks = [*frame["mark_best"], *frame["mark_reference"]]
     return Table(
         "numbers",

@@ -20,7 +20,7 @@ ALIGNED = ("aligned_zero_copy", "given", (0.2, 0.29, 0.5))
 BOUND = ("all_in_gpu", "default", (0.2, 0.09, 0.5))
 FOUR = (NAIVE, PINNED, ALIGNED, BOUND)
 #: Drawing takes 0.2 s of 2 to 0.8 s.
-SHARE = ": 10% to 25% of these epochs"
+SHARE = ": 10.0 to 25.0 % of these epochs"
 
 
 @pytest.fixture
