@@ -43,6 +43,7 @@ class Engine:
         command: starts the server that forks them.
         until: by :func:`time.monotonic`: the end of the time for all of them.
         look: called now and then while one runs; it may raise ``TimeoutError``.
+        servers: how many of them import at once.
     """
 
     def __init__(
@@ -52,10 +53,12 @@ class Engine:
         command: tuple[str, ...] = WORKER,
         until: float = math.inf,
         look: Callable[[], None] = lambda: None,
+        servers: int = 1,
     ) -> None:
         # There is one at a time. Outside the run's folder, kill -9 would leave them.
         self._log = folder.absolute() / "process.log"
-        self._server, self.until, self._look = ForkServer(command, environment), until, look
+        self._server = ForkServer(command, environment, servers)
+        self.until, self._look = until, look
 
     def run(
         self,
@@ -144,8 +147,12 @@ class Engine:
         if time.monotonic() >= self.until:
             raise TimeUp
 
-    def close(self) -> None:
+    def renew(self) -> None:
         """End the process that forks, with all that it runs; the next block has another."""
+        self._server.renew()
+
+    def close(self) -> None:
+        """End all processes."""
         self._server.close()
 
 

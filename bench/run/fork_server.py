@@ -2,8 +2,9 @@
 
 A case's process would spend three of its four seconds on imports. The forked ones share what a fork
 shares: the addresses of libraries in memory. These affect slightly how fast a process is, so each
-round of repeats has a server of its own. The standard library's server leaves behind what a process
-has started in sessions of its own; this one ends it.
+round of repeats has a server of its own; those of several rounds can import side by side. The
+standard library's server leaves behind what a process has started in sessions of its own; this one
+ends it.
 
 Requests and answers go over a bidirectional pipe, which is the server's standard input.
 """
@@ -22,7 +23,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -52,6 +53,7 @@ def serve_requests(work: Callable[[Any], None]) -> None:
     holds when SIGTERM ends the server, as the end of the runner does.
     """
     server, client = os.getpid(), Connection(os.dup(0))
+    client.send(server)  # all is imported
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     if sys.platform == "linux":  # orphans, such as daemons, become children of this process
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -117,12 +119,17 @@ class ForkServer:
     One process at a time runs in it.
 
     Args:
-        environment: of the server and all that it forks.
+        environment: of the servers and all that they fork.
+        servers: how many start at once, the others for later rounds. All have imported before one
+            gets work, so that nothing is measured beside an import.
     """
 
-    def __init__(self, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: tuple[str, ...], environment: Mapping[str, str], servers: int = 1
+    ) -> None:
         self._command, self._environment = [*command, str(os.getpid())], environment
-        self._server: subprocess.Popen[bytes] | None = None
+        self._servers, self._waiting = servers, list[_Server]()
+        self._server: _Server | None = None
 
     def run(
         self, job: object, log: Path, until: float, look: Callable[[], None] = lambda: None
@@ -139,52 +146,84 @@ class ForkServer:
         Raises:
             TimeoutError: the process is still running at ``until``.
         """
-        try:
-            if self._server is None or self._server.poll() is not None:
-                self._start(log)
-            with contextlib.suppress(OSError):  # there will be no answer
-                self._pipe.send((job, str(log)))
-            while not self._pipe.poll(max(0.0, min(until - time.monotonic(), _LOOK_S))):
+
+        def wait(server: _Server) -> None:
+            while not server.pipe.poll(max(0.0, min(until - time.monotonic(), _LOOK_S))):
                 look()
                 if time.monotonic() >= until:
                     raise TimeoutError
+
+        try:
+            server = self._taken(log, wait)
+            with contextlib.suppress(OSError):  # there will be no answer
+                server.pipe.send((job, str(log)))
+            wait(server)
         except BaseException:
-            self.close()
+            self.renew()
             raise
         try:
-            status: int = self._pipe.recv()
+            status: int = server.pipe.recv()
         except (EOFError, OSError):
-            return self.close() or 1
+            return self.renew() or 1
         return status
 
-    def _start(self, log: Path) -> None:
-        self.close()
-        self._pipe, its_end = Pipe()
-        with log.open("a") as out, its_end:
+    def _taken(self, log: Path, wait: Callable[[_Server], None]) -> _Server:
+        """Return the server, or else the next of those that wait."""
+        if self._server is not None and self._server.process.poll() is None:
+            return self._server
+        self.renew()
+        self._waiting = [server for server in self._waiting if server.process.poll() is None]
+        if not self._waiting:
+            self._waiting = [self._started(log) for _ in range(self._servers)]
+            self._servers = 1  # nobody knows how many more rounds there will be
+        for server in self._waiting:
+            wait(server)
+        self._server = self._waiting.pop()
+        with contextlib.suppress(EOFError, OSError):
+            self._server.pipe.recv()
+        return self._server
+
+    def _started(self, log: Path) -> _Server:
+        mine, theirs = Pipe()
+        with log.open("a") as out, theirs:
             # The output of a library is separate from answers.
-            self._server = subprocess.Popen(
+            process = subprocess.Popen(
                 self._command,
-                stdin=its_end.fileno(),
+                stdin=theirs.fileno(),
                 stdout=out,
                 stderr=out,
                 env=self._environment,
                 start_new_session=True,
             )
+        return _Server(process, mine)
 
-    def close(self) -> int:
-        """End the server with all that it runs: the next job has another.
+    def renew(self) -> int:
+        """End the server, and all that it runs: the next job has another.
 
         Returns:
             Its exit status, 0 without a server.
         """
         server, self._server = self._server, None
-        if server is None:
-            return 0
-        self._pipe.close()
-        if server.poll() is None:
-            server.terminate()
+        return 0 if server is None else server.end()
+
+    def close(self) -> None:
+        """End all servers."""
+        self.renew()
+        while self._waiting:
+            self._waiting.pop().end()
+
+
+class _Server(NamedTuple):
+    process: subprocess.Popen[bytes]
+    pipe: Connection
+
+    def end(self) -> int:
+        """End it, and all that it runs; return its exit status."""
+        self.pipe.close()
+        if self.process.poll() is None:
+            self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver may keep it alive
-            server.wait(KILL_S)
+            self.process.wait(KILL_S)
         with contextlib.suppress(ProcessLookupError):  # all have ended
-            os.killpg(server.pid, signal.SIGKILL)
-        return server.wait()
+            os.killpg(self.process.pid, signal.SIGKILL)
+        return self.process.wait()

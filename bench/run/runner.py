@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 from pydantic import ValidationError
 
 from gatherbench.bench.meters.load import Load, Waiting
@@ -149,7 +150,11 @@ class Runner:
         self._took: dict[tuple[str, str, str], float] = {}
         waiting = Waiting.of(self.store.env())
         environment = waiting.environment()
-        self.engine = Engine(self.store.parts, environment, worker, self._until)
+        servers = 1
+        if task.device == "cuda":  # such a machine has memory and cores for those of all repeats
+            repeats = len({case.repeat for case in task.cases})
+            servers = max(1, min(repeats, (psutil.cpu_count() or 1) // 2))
+        self.engine = Engine(self.store.parts, environment, worker, self._until, servers=servers)
         if self._group is not None:
             self._group.say("waiting", dict(waiting.variables))
         #: A new server after a turn of each series: :mod:`gatherbench.bench.run.fork_server`.
@@ -351,7 +356,7 @@ class Runner:
         Each round has a server of its own.
         """
         if self._served >= self._round:
-            self.engine.close()
+            self.engine.renew()
             self._served = 0
         self._served += len(jobs)
         by_id = {job.case.id: job.case for job in jobs}

@@ -117,9 +117,11 @@ def kept_servers() -> Iterator[None]:
     """Keep a runner's server for the next run: what it has imported takes longer than most runs."""
     kept: dict[object, ForkServer] = {}
 
-    def server(command: tuple[str, ...], environ: Mapping[str, str]) -> ForkServer | mock.Mock:
+    def server(
+        command: tuple[str, ...], environ: Mapping[str, str], servers: int
+    ) -> ForkServer | mock.Mock:
         if command != WORKER:  # one that misbehaves
-            return ForkServer(command, environ)
+            return ForkServer(command, environ, servers)
         env = frozenset(one for one in environ.items() if not one[0].startswith("PYTEST_"))
         mine = kept.setdefault((Path.cwd(), env), ForkServer(command, environ))
         return mock.Mock(run=mine.run)

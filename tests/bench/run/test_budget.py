@@ -32,7 +32,9 @@ class Clocked:
 
     now, begun, preparing_s, told = 0.0, 0, 1000.0, 0.0
 
-    def __init__(self, _folder: Path, _environ: object, _command: object, until: float) -> None:
+    def __init__(
+        self, _folder: Path, _environ: object, _command: object, until: float, servers: int
+    ) -> None:
         self.until = until
 
     def prepare(self, *_: Any) -> Ready:
@@ -57,6 +59,8 @@ class Clocked:
     def check_time(self) -> None:
         if Clocked.now >= self.until:
             raise TimeUp
+
+    def renew(self) -> None: ...
 
     def close(self) -> None: ...
 

@@ -8,11 +8,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import psutil
 import pytest
 
 from gatherbench.bench.run import fork_server as server_module
+from gatherbench.bench.run import runner as runner_module
 from gatherbench.bench.run.fork_server import ForkServer
 
 from .fakes import cases, runner
@@ -163,6 +165,27 @@ def test_a_server_that_cannot_start_ends_as_the_process_and_says_why(log):
     broken.close()
 
 
+def test_servers_of_several_rounds_have_imported_before_the_first_of_them_has_work(log):
+    """Each has an import of its own, and ends with the last of them."""
+    # One write a line: a print may be several, between which the other server's come.
+    write = "os.write(1, f'imported {os.getpid()}\\n'.encode())"
+    imports = f"import os, time; time.sleep(0.2); {write}{SERVER}"
+    several = ForkServer((sys.executable, "-c", imports), os.environ, servers=2)
+    for _ in range(3):
+        assert run(several, "import os; print('job', os.getppid(), flush=True)", log) == 0
+        several.renew()
+    words = [line.split() for line in log.read_text().splitlines()]
+    assert [word for word, _ in words] == [
+        *("imported",) * 2,
+        *("job",) * 2,
+        *("imported", "job"),  # one more, which nobody had counted
+    ]
+    assert len({server for word, server in words if word == "job"}) == 3
+    assert sum(psutil.pid_exists(int(server)) for _, server in words[:4]) == 0
+    several.close()
+    assert not any(psutil.pid_exists(int(server)) for _, server in words)
+
+
 def test_each_round_of_repeats_has_a_server_of_its_own(store):
     """What a fork shares decides a little of its speed: it must differ between repeats."""
     wanted = [replace(case, repeat=r) for r in range(3) for case in cases("good", "last")]
@@ -171,3 +194,17 @@ def test_each_round_of_repeats_has_a_server_of_its_own(store):
     assert len(set(servers)) == 3
     assert servers[0::2] == servers[1::2]
     assert str(os.getpid()) not in servers
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "servers"), [("cuda", 16, 3), ("cuda", 2, 1), ("cpu", 16, 1)]
+)
+def test_a_gpu_machine_imports_for_all_repeats_at_once(store, monkeypatch, device, cores, servers):
+    """On half of its cores at most."""
+    engine = mock.Mock()
+    monkeypatch.setattr(runner_module, "Engine", engine)
+    monkeypatch.setattr(psutil, "cpu_count", lambda: cores)
+    runner(
+        store, [replace(case, repeat=r) for r in range(3) for case in cases("good")], device=device
+    )
+    assert engine.call_args.kwargs["servers"] == servers
