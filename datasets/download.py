@@ -77,9 +77,9 @@ def fetch_folder(
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch:
         archive, content = Path(scratch) / "archive.zip", Path(scratch) / "content"
         try:
-            found = _download(url, archive, progress)
-            if sha256 not in (None, found):
-                raise OSError(f"its SHA-256 is {found}, expected {sha256}: damaged or changed")
+            digest = _download(url, archive, progress)
+            if sha256 not in (None, digest):
+                raise OSError(f"its SHA-256 is {digest}, expected {sha256}: damaged or changed")
             with zipfile.ZipFile(archive) as opened:
                 size = sum(member.file_size for member in opened.infolist())
                 check_free_space(target.parent, size, url)

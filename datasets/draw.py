@@ -62,14 +62,14 @@ def rmat_columns(
         capacity = int(entries * (high - low) / law.num_nodes * 1.1) + 4096
         while True:
             keys = np.empty(capacity, np.uint64)
-            found = _draw(
+            drawn = _draw(
                 keys, draws, seed64, chance, other, law.levels, law.num_nodes, low, high,
                 law.undirected,
             )  # fmt: skip
-            if found <= capacity:
+            if drawn <= capacity:
                 break
-            capacity = found  # a block with hubs exceeds the average
-        keys = keys[:found]
+            capacity = drawn  # a block with hubs exceeds the average
+        keys = keys[:drawn]
         keys.sort()
         return _compress(keys, high - low)
 
@@ -146,7 +146,7 @@ def _draw(
     words = _U64((steps + 1) // 2)
     spare = _U64(4 * steps - depth)  # surplus levels; dropping them keeps the law
     levels, num_nodes, low, high = _U64(depth), _U64(nodes), _U64(low_), _U64(high_)
-    found = 0
+    count = 0
     for draw in range(draws):
         counter = _U64(draw) * words
         row = column = _U64(0)
@@ -171,14 +171,14 @@ def _draw(
             continue
         new_row = _scramble(row, num_nodes, levels, seed)
         if here:
-            if found < len(keys):
-                keys[found] = (new_column - low) << _U64(32) | new_row
-            found += 1
+            if count < len(keys):
+                keys[count] = (new_column - low) << _U64(32) | new_row
+            count += 1
         if undirected and low <= new_row < high:
-            if found < len(keys):
-                keys[found] = (new_row - low) << _U64(32) | new_column
-            found += 1
-    return found
+            if count < len(keys):
+                keys[count] = (new_row - low) << _U64(32) | new_column
+            count += 1
+    return count
 
 
 @numba.njit(nogil=True, cache=True)
@@ -258,6 +258,6 @@ def hashed_columns(
 
     firsts = range(0, nodes, _COLUMNS)
     made = in_order(run, ((first,) for first in firsts), worker_count())
-    for number, found in enumerate(made, start=1):
-        yield found
+    for number, columns in enumerate(made, start=1):
+        yield columns
         progress("draw edges", number / len(firsts))

@@ -166,7 +166,7 @@ def table_of(
     ways = [(head, ends[0], tail, ends[1]) for (head, _, tail), ends in triplets.items()]
     ways = [way for a, u, b, v in ways for way in ((a, u, b, v), (b, v, a, u))]
     while lacking := [node_type for node_type in counts if node_type not in rows]:
-        found: dict[str, NDArray[np.float32]] = {}
+        tables: dict[str, NDArray[np.float32]] = {}
         for node_type in lacking:
             size, sums = counts[node_type], []
             degree = np.zeros((size, 1), np.int64)
@@ -177,10 +177,10 @@ def table_of(
                     sums.append(joined.tocsr() @ rows[other_type])
                     degree += np.bincount(own, minlength=size)[:, None]
             if sums:
-                found[node_type] = (sum(sums) / np.maximum(degree, 1)).astype(np.float32)
-        if not found:
+                tables[node_type] = (sum(sums) / np.maximum(degree, 1)).astype(np.float32)
+        if not tables:
             raise DatasetError(f"no rows for nodes of type {', '.join(lacking)}")
-        rows |= found
+        rows |= tables
     return np.concatenate([rows[node_type] for node_type in counts])
 
 

@@ -68,11 +68,11 @@ def get_source(name: str) -> GraphSource:
     """
     sources = {source.name: source for source in SOURCES}
     try:
-        found = sources.get(name) or PLUGINS.load(name)
+        source = sources.get(name) or PLUGINS.load(name)
     except PluginError as error:
         raise DatasetError(str(error)) from error
-    if found is not None:
-        return found
+    if source is not None:
+        return source
     if name in (folder.name for folder in imported()):
         raise DatasetError(f"{name} was imported: it is one fixed graph, its scale is 1")
     known = [*source_names(), *(folder.name for folder in imported())]

@@ -85,8 +85,8 @@ def _map_array(folder: Path, array: str, file: ArrayFile) -> NDArray[Any]:
         if size != file.bytes:
             raise ValueError(f"{size:,} bytes, and {SPEC_FILE} says {file.bytes:,}")
         values = np.lib.format.open_memmap(path, mode="r")
-        if (found := (values.dtype.str, values.shape)) != (file.dtype, file.shape):
-            raise ValueError(f"holds {found}, and {SPEC_FILE} says {file.dtype} {file.shape}")
+        if (layout := (values.dtype.str, values.shape)) != (file.dtype, file.shape):
+            raise ValueError(f"holds {layout}, and {SPEC_FILE} says {file.dtype} {file.shape}")
     except FileNotFoundError:
         raise DatasetError(f"{path}: missing; {remedy(folder)}") from None
     except ValueError as error:

@@ -149,8 +149,8 @@ class DatasetWriter:
             before = np.count_nonzero(named)
             named[ids] = True
             if np.count_nonzero(named) != before + len(ids):
-                what = "names a node twice, or one of another split"
-                raise BadArrayError(self.folder, f"{split}_ids", what)
+                fault = "names a node twice, or one of another split"
+                raise BadArrayError(self.folder, f"{split}_ids", fault)
 
     def _write(
         self, array: str, dtype: DTypeLike, chunks: Iterable[NDArray[Any]], width: int | None = None
@@ -177,11 +177,11 @@ class DatasetWriter:
 
     def _check(self, array: str, values: NDArray[Any], start: int) -> None:
         """Refuse a value that is no node or class, or not finite; ``start``: the first's place."""
-        low, high, what = 0, self.spec.num_nodes, "is no node"
+        low, high, fault = 0, self.spec.num_nodes, "is no node"
         if array == "labels":
-            low, high, what = -1, self.spec.num_classes, "is no class"
+            low, high, fault = -1, self.spec.num_classes, "is no class"
         if array == "features":
-            bad, what = ~np.isfinite(values), "is not finite"
+            bad, fault = ~np.isfinite(values), "is not finite"
         elif array == "indptr" or not len(values) or low <= values.min() <= values.max() < high:
             return
         else:
@@ -189,7 +189,7 @@ class DatasetWriter:
         if bad.any():
             first, *more = (int(place) for place in np.argwhere(bad)[0])
             at = ", ".join(map(str, (start + first, *more)))
-            raise BadArrayError(self.folder, array, f"[{at}] = {values[first, *more]} {what}")
+            raise BadArrayError(self.folder, array, f"[{at}] = {values[first, *more]} {fault}")
 
     def _complete(self) -> None:
         """Add the spec, once every array has been written."""

@@ -68,7 +68,7 @@ def maps() -> Iterator[Map]:
 
 def map_at(address: int) -> Map | None:
     """Return the mapping of this process that holds ``address``."""
-    return next((one for one in maps() if one.start <= address < one.end), None)
+    return next((mapping for mapping in maps() if mapping.start <= address < mapping.end), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def _let_go(path: Path) -> None:
         return
     whole: NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
     own = map_at(whole.ctypes.data)
-    for one in maps():
-        if own is not None and one.file == own.file and "w" not in one.permissions:
+    for mapping in maps():
+        if own is not None and mapping.file == own.file and "w" not in mapping.permissions:
             # It fails for a map that is locked in memory; the caller then sees that pages remain.
-            _libc.madvise(one.start, one.end - one.start, mmap.MADV_DONTNEED)
+            _libc.madvise(mapping.start, mapping.end - mapping.start, mmap.MADV_DONTNEED)

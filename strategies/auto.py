@@ -97,8 +97,8 @@ def candidates(features: Tensor, device: torch.device) -> list[Strategy]:
     paths = [path for kind in STRATEGIES for path in representatives(kind)]
     last = max(k for k, path in enumerate(paths) if type(path) is AlignedZeroCopy)
     paths.insert(last + 1, DGL_GRID)
-    found = [path for path in paths if fits(path)]
-    return sorted(found, key=lambda path: (path != type(path)(), path.role != "conventional"))
+    paths_here = [path for path in paths if fits(path)]
+    return sorted(paths_here, key=lambda path: (path != type(path)(), path.role != "conventional"))
 
 
 def spent_by(minibatches: int) -> bool:
@@ -327,17 +327,17 @@ class AutoFetcher(Fetcher):
                 self._end(race, race.found)
             return
 
-    def _end(self, race: _Race, found: Outcome[Strategy]) -> None:
+    def _end(self, race: _Race, outcome: Outcome[Strategy]) -> None:
         """End the search, and report it in ``setup``."""
         self._race = None
         self._release()
-        extra_s = race.lasted_s - race.rows * found.row_s
+        extra_s = race.lasted_s - race.rows * outcome.row_s
         self.setup += [
-            SetupStep(f"kept {path_words(found.kept)}", "1", 1.0, CLOCK),
+            SetupStep(f"kept {path_words(outcome.kept)}", "1", 1.0, CLOCK),
             SetupStep("search_minibatches", "1", race.minibatches, CLOCK),
             SetupStep("search_time", "s", time.perf_counter() - race.began, CLOCK),
             SetupStep("search_extra_time", "s", extra_s, CLOCK),
         ]
-        for path, judged in found.met.items():
+        for path, judged in outcome.met.items():
             metric = f"over_kept {path_words(path)}"
             self.setup.append(SetupStep(metric, "1", judged.interval.value, judged.reason))

@@ -74,29 +74,29 @@ def search(paths: Sequence[P], draw: random.Random, enough: Callable[[], bool]) 
             best = path
     if best is None:
         raise NoPathError("none of the data paths can be had here")
-    found = Outcome(best, first[best])
+    outcome = Outcome(best, first[best])
     rivals = sorted((path for path in first if path != best), key=first.__getitem__)
     for rival in rivals:
         if not enough():
-            found = yield from _meet(found, rival, first, draw, len(rivals))
-    return found
+            outcome = yield from _meet(outcome, rival, first, draw, len(rivals))
+    return outcome
 
 
 def _meet(
-    found: Outcome[P], rival: P, first: Mapping[P, float], draw: random.Random, family: int
+    outcome: Outcome[P], rival: P, first: Mapping[P, float], draw: random.Random, family: int
 ) -> Search[P]:
     """Compare the best so far with a rival in blocks; ``family``: the number of comparisons."""
     # Imported here: the registry loads this file, and machines that only probe may lack scipy.
     from gatherbench.stats.interval import interval_of
     from gatherbench.stats.judge import judge
 
-    best, logs, spent = found.kept, list[float](), 0.0
+    best, logs, spent = outcome.kept, list[float](), 0.0
     far = first[rival] > FAR * first[best]
     while True:
         costs: dict[P, float] = {}
         for path in draw.sample([best, rival], 2):
             if (cost := (yield Turn(path, rival if path == best else best))) is None:
-                return found if path == rival else Outcome(rival, first[rival])
+                return outcome if path == rival else Outcome(rival, first[rival])
             costs[path] = cost
         logs.append(math.log(costs[rival] / costs[best]))
         spent += costs[best]
@@ -106,6 +106,6 @@ def _meet(
             break
     row_s = spent / len(logs)
     if verdict.interval.value >= 1:
-        return Outcome(best, row_s, {**found.met, rival: verdict})
+        return Outcome(best, row_s, {**outcome.met, rival: verdict})
     verdict = judge(verdict.interval.inverse, family=family)
     return Outcome(rival, row_s / verdict.interval.value, {best: verdict})

@@ -256,7 +256,7 @@ class Fetcher(Observed, ABC):
         """
         return []
 
-    def recall(self, found: Sequence[SetupStep]) -> list[SetupStep]:
+    def recall(self, steps: Sequence[SetupStep]) -> list[SetupStep]:
         """Apply the results ``found`` of :meth:`tune` in another process, in place of ``tune``, and
         only where ``tuning`` is not empty; return what to report."""
         return []

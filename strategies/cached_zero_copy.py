@@ -151,7 +151,7 @@ class CachedPath(HostPath):
         self.cpu.gather(self.table, ids, out, places)
 
     def fetch(self, ids: Tensor, out: Tensor) -> None:
-        slots, fill = (torch.from_numpy(found) for found in self._kept.step(ids.numpy()))
+        slots, fill = (torch.from_numpy(array) for array in self._kept.step(ids.numpy()))
         here, far = (torch.nonzero(where).view(-1) for where in (slots >= 0, slots < 0))
         self.cpu.gather(self._rows, slots[here], out, here)
         self._read_far(ids[far], out, far)

@@ -172,8 +172,8 @@ def check_pipeline(strategy: Strategy, device: torch.device) -> None:
                 given.zero_()
             results = [ticket.result() for _, ticket in flight]
             for k, ((ids, ticket), rows) in enumerate(zip(flight, results, strict=True)):
-                what = f"fetch {k + 1} of {len(flight)} in flight"
-                _same(rows, _wanted(strategy, table, ids), device, what)
+                fetch = f"fetch {k + 1} of {len(flight)} in flight"
+                _same(rows, _wanted(strategy, table, ids), device, fetch)
                 _require(ticket.result() is rows, "result() gave another tensor the second time")
 
 
@@ -221,19 +221,19 @@ def check_bad_ids(strategy: Strategy, device: torch.device) -> None:
         ("ids on meta", ValueError, good.to("meta")),
     ]
     with open_known(strategy, table, device) as fetcher:
-        for what, error, ids in bad:
+        for fault, error, ids in bad:
             rows = fetcher.submit(_on(fetcher, good)).result()
-            _raises(error, functools.partial(fetcher.submit, ids), what)
-            _same(rows, _wanted(strategy, table, good), device, f"rows handed out before {what}")
+            _raises(error, functools.partial(fetcher.submit, ids), fault)
+            _same(rows, _wanted(strategy, table, good), device, f"rows handed out before {fault}")
         if fetcher.ids_device.type == "cpu" or strategy.role == "no_fetch":
             return
-        for what, ids in outside.items():
+        for fault, ids in outside.items():
             rows = fetcher.submit(_on(fetcher, ids)).result().clone()
-            _raises(IndexError, fetcher.check_fetched, f"{what} on the device")
+            _raises(IndexError, fetcher.check_fetched, f"{fault} on the device")
             fetcher.check_fetched()
             wanted = reference_gather(table, torch.arange(20))
             wanted[13] = 0
-            _same(rows, wanted, device, f"rows beside {what}")
+            _same(rows, wanted, device, f"rows beside {fault}")
 
 
 @_check
@@ -253,8 +253,8 @@ def check_bad_tables(strategy: Strategy, device: torch.device) -> None:
         ("a table on meta", ValueError, good.to(meta), device),
         ("the device meta", ValueError, good, meta),
     ]
-    for what, error, table, to in bad:
-        _raises(error, functools.partial(strategy.open, table, to), what)
+    for fault, error, table, to in bad:
+        _raises(error, functools.partial(strategy.open, table, to), fault)
     has_reason = isinstance(strategy.skip(meta), Reason)
     _require(has_reason, "skip() has no Reason against the device meta")
     with open_known(strategy, torch.empty(0, 3), device) as fetcher:
@@ -332,9 +332,9 @@ def _check_counts(
         fetcher.submit(ids).result()
         before, counted = counted, fetcher.counts()
         for name in counted.keys() & declared.keys():
-            found = counted[name] - before[name]
-            text = f"{found} of {name} were counted, and {declared[name]} declared"
-            _require(declared[name] in (None, found), text)
+            counts = counted[name] - before[name]
+            text = f"{counts} of {name} were counted, and {declared[name]} declared"
+            _require(declared[name] in (None, counts), text)
 
 
 @_check

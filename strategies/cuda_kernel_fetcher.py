@@ -249,9 +249,9 @@ class KernelFetcher(Fetcher):
                 return order
             self._found[place].record(ordering)
             stream.wait_event(self._found[place])  # ids, too, are kept until then
-        for found in (order.ids, order.expand):
-            assert found is not None
-            found.record_stream(stream)
+        for tensor in (order.ids, order.expand):
+            assert tensor is not None
+            tensor.record_stream(stream)
         return order
 
     def _ordered(self, ids: Tensor) -> ReadOrder:

@@ -60,8 +60,8 @@ def on_disk(path: Path) -> tuple[Residency, ...]:
         left = pages_in_memory(path)
     except OSError:
         return ()
-    found = f"the page cache ({left} pages)" if left else "the file on disk"
-    return (Residency("the file on disk", found, MINCORE),)
+    place = f"the page cache ({left} pages)" if left else "the file on disk"
+    return (Residency("the file on disk", place, MINCORE),)
 
 
 class HostPath(Observed, ABC):
@@ -259,11 +259,11 @@ class PathFetcher(Fetcher):
         self.setup += steps
         return steps
 
-    def recall(self, found: Sequence[SetupStep]) -> list[SetupStep]:
-        self._path.take(way_of(found))
-        steps = [replace(step, source=f"{step.source}; {EARLIER}") for step in found]
-        self.setup += steps
-        return steps
+    def recall(self, steps: Sequence[SetupStep]) -> list[SetupStep]:
+        self._path.take(way_of(steps))
+        recalled = [replace(step, source=f"{step.source}; {EARLIER}") for step in steps]
+        self.setup += recalled
+        return recalled
 
     def _ways(self, ids: Tensor) -> list[int]:
         """List the ways to try for ``ids``; none for few ids, which one thread gathers."""

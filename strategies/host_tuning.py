@@ -103,12 +103,12 @@ def in_turns(
     taken: dict[int, list[float]] = {way: [] for way in ways}
     deadline = time.perf_counter() + limit_s
     for number in range(1 + rounds):
-        for way, found in taken.items():
+        for way, seconds in taken.items():
             take(way)
-            found.append(measure())
+            seconds.append(measure())
         if number and time.perf_counter() > deadline:
             break
-    return {way: statistics.median(found[1:]) for way, found in taken.items()}
+    return {way: statistics.median(seconds[1:]) for way, seconds in taken.items()}
 
 
 def first_good(seconds: Mapping[int, float]) -> int:
@@ -117,7 +117,7 @@ def first_good(seconds: Mapping[int, float]) -> int:
     return next(way for way, value in seconds.items() if best >= ENOUGH * value)
 
 
-def way_of(found: Sequence[SetupStep]) -> int:
+def way_of(steps: Sequence[SetupStep]) -> int:
     """Return the way that :func:`tuned` chose."""
-    values = {step.metric: step.value for step in found}
+    values = {step.metric: step.value for step in steps}
     return TORCH if values.get("gather_on_torch_pool") else int(values["gather_threads"] or 1)

@@ -130,8 +130,8 @@ class Walk:
 
     def steps(self, parts: NDArray[np.int64]) -> Iterator[Step]:
         """What is to be done for a minibatch whose rows are of ``parts``, int64 ``[B]``."""
-        found = np.unique(parts, return_counts=True)
-        rows = dict(zip(*(array.tolist() for array in found), strict=True))
+        counts = np.unique(parts, return_counts=True)
+        rows = dict(zip(*(array.tolist() for array in counts), strict=True))
         if not rows:
             return
         wanted, new = frozenset(rows), set[int]()

@@ -72,13 +72,13 @@ def get(name: str) -> type[Strategy]:
     """Return the strategy called ``name``, of this or another package; a ``ValueError`` names the
     nearest, or why the other package's cannot be used."""
     by_name = {strategy.name: strategy for strategy in (*STRATEGIES, *CHOICES)}
-    found = by_name.get(name) or PLUGINS.load(name)
-    if found is None:
+    strategy = by_name.get(name) or PLUGINS.load(name)
+    if strategy is None:
         known = [*by_name, *PLUGINS.packages()]
         raise ValueError(
             f"no strategy is called {name!r}; there are {', '.join(known)}" + nearest(name, known)
         )
-    return found
+    return strategy
 
 
 def build(name: str, params: Mapping[str, object] | None = None) -> Strategy:

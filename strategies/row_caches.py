@@ -137,8 +137,8 @@ class RowCache:
             _link(ids, self._next, self._last_use, self._state, self._time, when)
             self._sizes.append(len(ids))
         if len(rows) != self._sizes[0]:
-            what = f"{self._sizes[0]} distinct rows were announced and {len(rows)} are asked for"
-            raise RuntimeError(f"{what}: announce minibatches in the order of submission")
+            text = f"{self._sizes[0]} distinct rows were announced and {len(rows)} are asked for"
+            raise RuntimeError(f"{text}: announce minibatches in the order of submission")
         return self._next[self._time % len(self._next), : self._sizes.popleft()]
 
 

@@ -119,6 +119,6 @@ def _of_all(numbers: list[int]) -> list[list[int]]:
     on_gpu = dist.get_backend() == "nccl"
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     own = torch.tensor(numbers, dtype=torch.int64, device=device)
-    found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(found, own)
-    return [each.tolist() for each in found]
+    gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, own)
+    return [each.tolist() for each in gathered]

@@ -156,10 +156,10 @@ def _table_of(x: Any) -> Tensor:
 
 def _training(ids: Any, num_rows: int) -> NDArray[np.int64]:
     """Check the training nodes (:func:`gatherbench.checks.ids_of`), of which there must be some."""
-    found = ids_of(ids, num_rows, "train_ids")
-    if not len(found):
+    checked = ids_of(ids, num_rows, "train_ids")
+    if not len(checked):
         raise ValueError("train_ids: names no row")
-    return found.numpy()
+    return checked.numpy()
 
 
 def _epoch_of(minibatches: Any, num_rows: int) -> Callable[[int], list[Tensor]]:

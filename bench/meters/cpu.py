@@ -85,9 +85,9 @@ class CpuMeter(Meter):
         self.sources = {**_SOURCES, "peak_rss": f"/proc/self/status VmHWM, {since}"}
         # The clocks count microseconds; the rest is binary rounding.
         numbers = {m: round(float(v), 6) for m, v in used.items()}
-        found: Window = {m: _WENT_BACK if v < 0 else v for m, v in numbers.items()}
-        found["peak_rss"] = _NO_PEAK if peak is None else float(peak[1]) * 1024
-        return {metric: found.get(metric, _NO_TICK) for metric in self.units}
+        window: Window = {m: _WENT_BACK if v < 0 else v for m, v in numbers.items()}
+        window["peak_rss"] = _NO_PEAK if peak is None else float(peak[1]) * 1024
+        return {metric: window.get(metric, _NO_TICK) for metric in self.units}
 
 
 def _totals() -> dict[str, float]:

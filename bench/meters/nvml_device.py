@@ -124,8 +124,8 @@ class NvmlDevice:
 
         So a polling thread, which wakes with cold caches, executes little Python.
         """
-        found: Sequence[ctypes.Structure] = self._ask("nvmlDeviceGetFieldValues", ids)
-        return found
+        fields: Sequence[ctypes.Structure] = self._ask("nvmlDeviceGetFieldValues", ids)
+        return fields
 
     def energy_j(self) -> float:
         """Return the energy since the driver was loaded; refreshed about every 100 ms. Units: J."""

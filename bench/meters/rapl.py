@@ -106,8 +106,10 @@ class RaplMeter(Meter):
             return dict.fromkeys(self.units, self._reason)
         polled = self._poller.stop()
         self.sources = {
-            metric: sampled(f"powercap energy_uj, all {what}", len(polled.samples), self._period_s)
-            for metric, what in zip(self.units, ("packages", "memory"), strict=True)
+            metric: sampled(
+                f"powercap energy_uj, all {domain}", len(polled.samples), self._period_s
+            )
+            for metric, domain in zip(self.units, ("packages", "memory"), strict=True)
         }
         joules = {metric: _joules(zones, polled) for metric, zones in self._zones.items()}
         memories, packages = len(self._zones[MEMORY]), len(self._zones[PACKAGES])

@@ -144,5 +144,5 @@ def _contradictions(table: str, frames: Frames) -> list[tuple[str, int]]:
     else:
         ok = frame["status"] == "ok"
         lost = frame["status"].notna() & ((ok != has) | (ok & frame["reason"].notna()))
-    found = list(zip(wrong["column"], wrong["line"], strict=True))
-    return found + [(needed, line) for line in lines["line"][lost]]
+    contradictions = list(zip(wrong["column"], wrong["line"], strict=True))
+    return contradictions + [(needed, line) for line in lines["line"][lost]]

@@ -68,7 +68,9 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
     ``other``.
     """
     names = {f"{stage}_s": stage for stage in ("epoch", *STAGES, *WITHIN_TRAIN)}
-    both = pd.concat([of[[*names]] for of in (run.measured, run.predicted)]).rename(columns=names)
+    both = pd.concat([basis[[*names]] for basis in (run.measured, run.predicted)]).rename(
+        columns=names
+    )
     parts = both[both["epoch"].notna()].fillna(0.0)
     whole = parts.pop("epoch")
     left = whole - parts[list(STAGES)].sum(axis=1)
@@ -98,16 +100,16 @@ def repeat_logs(values: pd.Series[float], blocks: pd.Series[int] | None = None) 
     """
     known = values.dropna()
     medians = known.groupby(CASE, sort=False).median()
-    found: dict[Key, list[float]] = {}
+    by_series: dict[Key, list[float]] = {}
     for (*series, _), log in zip(medians.index, np.log(medians), strict=True):
-        found.setdefault(Key(*series), []).append(log)
-    paired: dict[Key, dict[float, dict[int, float]]] = {key: {} for key in found}
+        by_series.setdefault(Key(*series), []).append(log)
+    paired: dict[Key, dict[float, dict[int, float]]] = {key: {} for key in by_series}
     if blocks is not None:
         turns = blocks[blocks >= 0].reindex(known.index).dropna()
         logs = np.log(known[turns.index])
         for (*series, _, epoch), log, block in zip(turns.index, logs, turns, strict=True):
             paired[Key(*series)].setdefault(block, {})[epoch] = log
-    return {key: Logs(logs, paired[key]) for key, logs in found.items()}
+    return {key: Logs(logs, paired[key]) for key, logs in by_series.items()}
 
 
 def epoch_logs(run: Run) -> dict[Key, Logs]:
@@ -154,8 +156,8 @@ def gathers_among(series: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     from gatherbench.strategies.registry import role_of  # imports torch
 
     roles = {pair: role_of(*pair) for pair in series}
-    found = [pair for pair, role in roles.items() if role in _GATHERS]
-    return sorted(found, key=lambda pair: (roles[pair] != "baseline", pair))
+    gathers = [pair for pair, role in roles.items() if role in _GATHERS]
+    return sorted(gathers, key=lambda pair: (roles[pair] != "baseline", pair))
 
 
 def baseline(run: Run) -> tuple[str, str]:
@@ -170,8 +172,8 @@ def limits(epochs: pd.DataFrame) -> dict[str, float]:
     from gatherbench.strategies.registry import role_of  # imports torch
 
     measured = epochs[epochs["basis"] == "measured"]
-    found = of_paths(measured, lambda pair: role_of(*pair) == "no_fetch")
-    return dict(zip(found["workload"], found["median"], strict=True))
+    lines = of_paths(measured, lambda pair: role_of(*pair) == "no_fetch")
+    return dict(zip(lines["workload"], lines["median"], strict=True))
 
 
 def predictions(run: Run) -> pd.DataFrame:
@@ -228,12 +230,12 @@ def issue_shares(run: Run) -> pd.DataFrame:
 
     names = {f"issue_{part}": part for part in ("train", "fetch", "left", "draw", "wait")}
     known = run.medians.rename(columns=names)[[*names.values(), "issue_steps_left"]]
-    found = known.dropna(subset=["train", "fetch", "left"]).reset_index()
-    roles = pd.Series([role_of(*path) for path in found[SERIES[1:3]].to_numpy()], found.index, str)
-    found["issued"] = found["train"] + found["draw"].fillna(0.0)
-    found["issued"] += found["fetch"].where(roles.isin(_ISSUED), 0.0)
-    bound = (found["issued"] > BOUND_SHARE) & (found["issue_steps_left"] <= BOUND_STEPS)
-    return sort_series(found.assign(bound=bound & ~roles.isin(_GATHERS)))
+    timed = known.dropna(subset=["train", "fetch", "left"]).reset_index()
+    roles = pd.Series([role_of(*path) for path in timed[SERIES[1:3]].to_numpy()], timed.index, str)
+    timed["issued"] = timed["train"] + timed["draw"].fillna(0.0)
+    timed["issued"] += timed["fetch"].where(roles.isin(_ISSUED), 0.0)
+    bound = (timed["issued"] > BOUND_SHARE) & (timed["issue_steps_left"] <= BOUND_STEPS)
+    return sort_series(timed.assign(bound=bound & ~roles.isin(_GATHERS)))
 
 
 # ---- what was not measured -----------------------------------------------------------------------
@@ -254,14 +256,14 @@ def problems(run: Run) -> pd.DataFrame:
     cases.loc[not_run, ["status", "reason"]] = ["not run", NOT_RUN[run.going]]
     cases["of"] = cases.groupby(_PATH)["repeat"].transform("count")
     bad = cases[cases["status"] != "ok"].sort_values("repeat").groupby(_PATH, as_index=False)
-    found = {"status": "first", "reason": "first", "repeat": "count", "of": "first"}
-    return sort_series(bad.agg(found).rename(columns={"repeat": "repeats"}))
+    how = {"status": "first", "reason": "first", "repeat": "count", "of": "first"}
+    return sort_series(bad.agg(how).rename(columns={"repeat": "repeats"}))
 
 
 def reasons(run: Run) -> dict[tuple[str, str, str], tuple[str, str]]:
     """Return status and reason of each line of :func:`problems`, by workload, strategy, variant."""
-    found = problems(run)[[*_PATH, "status", "reason"]]
-    return {(w, s, v): (status, why) for w, s, v, status, why in found.itertuples(index=False)}
+    lines = problems(run)[[*_PATH, "status", "reason"]]
+    return {(w, s, v): (status, why) for w, s, v, status, why in lines.itertuples(index=False)}
 
 
 def reasons_of(run: Run, *columns: str) -> pd.DataFrame:

@@ -39,16 +39,16 @@ def noise_of(epochs: pd.DataFrame, cases: pd.DataFrame, env: dict[str, Any]) -> 
     other = busy - (sums["cpu_user_s"] + sums["cpu_system_s"])
     too_much = other - quiet_cores(cores) * window > TICK_S * cores
     measured, failed, known = (
-        pd.MultiIndex.from_frame(of[_CASE])
-        for of in (epochs, cases[cases["status"] == "failed"], pd.concat([epochs, cases]))
+        pd.MultiIndex.from_frame(frame[_CASE])
+        for frame in (epochs, cases[cases["status"] == "failed"], pd.concat([epochs, cases]))
     )
-    found = pd.DataFrame(index=known.drop_duplicates())
-    found["noisy"] = found.index.isin(too_much[too_much].index)
+    series = pd.DataFrame(index=known.drop_duplicates())
+    series["noisy"] = series.index.isin(too_much[too_much].index)
     # Clocks tick: a negative load is none.
-    found["other_cores"] = (other / window).clip(lower=0).reindex(found.index)
-    quiet = ~found["noisy"] & found.index.isin(measured)  # a case that is no result has no epochs
+    series["other_cores"] = (other / window).clip(lower=0).reindex(series.index)
+    quiet = ~series["noisy"] & series.index.isin(measured)  # a case that is no result has no epochs
     none_quiet = ~quiet.groupby(SERIES).transform("any").astype(bool)
-    return found.assign(used=~found.index.isin(failed) & (~found["noisy"] | none_quiet))
+    return series.assign(used=~series.index.isin(failed) & (~series["noisy"] | none_quiet))
 
 
 def logical_cores(env: dict[str, Any]) -> int:
@@ -100,5 +100,5 @@ def noise(run: Run) -> str:
     load = run.ended.loc[run.ended["noisy"], "other_cores"]
     if load.empty:
         return ""
-    of = f"{len(load)} of {run.ended['other_cores'].count()} cases"
-    return f"other work had up to {load.max():.1f} cores of the host while {of} ran"
+    counted = f"{len(load)} of {run.ended['other_cores'].count()} cases"
+    return f"other work had up to {load.max():.1f} cores of the host while {counted} ran"

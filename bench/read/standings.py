@@ -93,7 +93,7 @@ def standings(run: Run) -> list[Standing]:
     logs, medians, pair = epoch_logs(run), run.medians["epoch_s"], reference_variant(run)
     busy, bound = mostly_noisy(run), host_bound(run)
     noisy = () if busy else noisy_series(run)
-    found = []
+    lines = []
     for workload in run.workloads:
         of_workload = {key: own for key, own in logs.items() if key.workload == workload}
         if not of_workload:
@@ -111,8 +111,8 @@ def standings(run: Run) -> list[Standing]:
         best = next(iter(gathers), None)
         base = next((key for key in gathers if key[1:3] == pair), best)
         limit = next((key for key, role in roles.items() if role == "no_fetch"), None)
-        found.append(Standing(workload, of_workload, ranked, best, base, limit, words))
-    return found
+        lines.append(Standing(workload, of_workload, ranked, best, base, limit, words))
+    return lines
 
 
 def table(run: Run) -> pd.DataFrame:

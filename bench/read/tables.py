@@ -151,11 +151,11 @@ class Run:
     def _counted(self, basis: str) -> pd.DataFrame:
         epochs = self.epochs
         chosen = (epochs["basis"] == basis) & (epochs["rank"] < 0) & epochs["used"]
-        found = _whole(epochs[chosen].set_index([*CASE, "epoch"]))
-        if found.index.has_duplicates:
-            twice = found.index[found.index.duplicated()][0]
+        whole = _whole(epochs[chosen].set_index([*CASE, "epoch"]))
+        if whole.index.has_duplicates:
+            twice = whole.index[whole.index.duplicated()][0]
             raise RunError(f"{self.folder / 'epochs.csv'}: {twice} stands twice")
-        return found
+        return whole
 
     @cached_property
     def ended(self) -> pd.DataFrame:
@@ -191,7 +191,7 @@ class Run:
 
     def _all(self, column: str, chosen: str = "rank == rank") -> list[str]:
         frames = (self.epochs.query(chosen)[column], self.cases.query(chosen)[column])
-        return sorted({str(value) for of in frames for value in of})
+        return sorted({str(value) for frame in frames for value in frame})
 
     @property
     def workloads(self) -> list[str]:
@@ -304,7 +304,7 @@ def run_of(
     cases.loc[(cases["basis"] == "measured") & ~among(cases, right), observed] = np.nan
     epochs = frames.epochs[(frames.epochs["basis"] != "measured") | among(frames.epochs, right)]
     noise = noise_of(epochs, cases, env)
-    found = Run(
+    run = Run(
         folder,
         plan,
         env,
@@ -317,7 +317,7 @@ def run_of(
         calibration,
         going,
     )
-    return replace(found, samples=of_measured(found, samples))
+    return replace(run, samples=of_measured(run, samples))
 
 
 def of_measured(run: Run, table: pd.DataFrame) -> pd.DataFrame:
@@ -337,30 +337,32 @@ def of_mean_epoch(frames: Frames) -> pd.DataFrame:
     case = [name for name in CASE if name != "basis"]
     names = [name for name, column in frames.columns.items() if column.declared]
     once, each = (
-        of[(of["basis"] == "measured") & (of["rank"] < 0)].set_index(case).reindex(columns=names)
-        for of in (frames.cases, frames.epochs)
+        frame[(frame["basis"] == "measured") & (frame["rank"] < 0)]
+        .set_index(case)
+        .reindex(columns=names)
+        for frame in (frames.cases, frames.epochs)
     )
     by_case = each[each.notna().any(axis=1)].groupby(level=case, sort=False)
     means = by_case.sum(min_count=1).div(by_case.size().astype(float), axis=0)
-    found = means.combine_first(once[~once.index.duplicated()]).reindex(columns=names)
-    return _whole(found, _DECLARED).dropna(how="all").astype(float)
+    medians = means.combine_first(once[~once.index.duplicated()]).reindex(columns=names)
+    return _whole(medians, _DECLARED).dropna(how="all").astype(float)
 
 
 def _with_noise(frame: pd.DataFrame, noise: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Return the lines with columns in order: the keys, those of noise, other observations."""
     of_lines = noise.reindex(pd.MultiIndex.from_frame(frame[CASE])).set_axis(frame.index)
-    found = frame.assign(**of_lines)
-    found = found.assign(noisy=found["noisy"].eq(True), used=found["used"].eq(True))
+    marked = frame.assign(**of_lines)
+    marked = marked.assign(noisy=marked["noisy"].eq(True), used=marked["used"].eq(True))
     places, keys = {name: place for place, name in enumerate(KNOWN)}, [*keys, *noise]
-    metrics = [str(name) for name in found if name not in keys]
+    metrics = [str(name) for name in marked if name not in keys]
     metrics.sort(key=lambda name: places.get(name.removesuffix("_samples"), len(places)))
-    return found[[*keys, *metrics]].reset_index(drop=True)
+    return marked[[*keys, *metrics]].reset_index(drop=True)
 
 
 def _about(columns: dict[str, Column]) -> pd.DataFrame:
-    lines = {name: [getattr(column, of) for of in _ABOUT] for name, column in columns.items()}
-    found = pd.DataFrame.from_dict(lines, orient="index", columns=list(_ABOUT))
-    return found.rename_axis("column")
+    lines = {name: [getattr(column, field) for field in _ABOUT] for name, column in columns.items()}
+    about = pd.DataFrame.from_dict(lines, orient="index", columns=list(_ABOUT))
+    return about.rename_axis("column")
 
 
 def predicted(run: Run, rows: Sequence[Row]) -> Run:
@@ -385,12 +387,12 @@ def newest_run(root: Path) -> Path:
         RunError: there is none, or the name is invalid for a folder.
     """
     try:
-        found = [plan for plan in root.glob("*/*/plan.json") if began(plan.parent)]
+        plans = [plan for plan in root.glob("*/*/plan.json") if began(plan.parent)]
     except OSError as error:
         raise RunError(f"{root}: {error.strerror}; name another folder with --results") from error
-    if not found:
+    if not plans:
         raise RunError(f"{root}: holds no run; make one with `gatherbench run quick`")
-    return max(found, key=lambda plan: (began(plan.parent), plan.stat().st_mtime)).parent
+    return max(plans, key=lambda plan: (began(plan.parent), plan.stat().st_mtime)).parent
 
 
 def began(folder: Path) -> str:
@@ -402,5 +404,5 @@ def began(folder: Path) -> str:
     try:
         return str(read_json(folder / "env.json")["began"])
     except (OSError, ValueError, KeyError, TypeError):
-        found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", folder.name)
-        return "-".join(found.groups()) if found else ""
+        match = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", folder.name)
+        return "-".join(match.groups()) if match else ""

@@ -53,7 +53,7 @@ def strays_in(frames: Frames) -> dict[CaseId, str]:
     cases, else of the medians of the series. Where two series without a baseline differ, it is
     unknown which is right, and both fail.
     """
-    right, found = right_in(frames), dict[CaseId, str]()
+    right, wrong = right_in(frames), dict[CaseId, str]()
     for stage, metric in TOLERANCES:
         for frame in (frames.epochs, frames.cases):
             if (name := f"{stage}_{metric}") not in frame:
@@ -69,8 +69,8 @@ def strays_in(frames: Frames) -> dict[CaseId, str]:
                 where = f"{stage}.{metric}" + (f" of minibatch set {chosen}" if chosen >= 0 else "")
                 tolerance, relative = TOLERANCES[stage, metric][backend], metric == "loss"
                 for case, why in _astray(of_set, tolerance, where, relative=relative).items():
-                    found.setdefault(case, why)
-    return found
+                    wrong.setdefault(case, why)
+    return wrong
 
 
 def _astray(

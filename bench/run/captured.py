@@ -97,7 +97,9 @@ class StepInputs:
         """Return whether the minibatch is no larger than those for which this was made."""
         room = self.most, [fill.shape[1] for fill in self.fill]
         sizes = batch.num_nodes, [block.shape[1] for block in batch.edges]
-        return all(np.less_equal(one, other).all() for one, other in zip(sizes, room, strict=True))
+        return all(
+            np.less_equal(counts, other).all() for counts, other in zip(sizes, room, strict=True)
+        )
 
     def take(self, x: Tensor, labels: Tensor, batch: MiniBatch) -> None:
         """Copy a minibatch with its rows and labels into the inputs; all are on the device.
@@ -181,7 +183,7 @@ class CapturedTrainer(Trainer):
         """
         if self.device.type != "cuda":
             return
-        weights = [one.detach().clone() for one in self._weights]
+        weights = [weight.detach().clone() for weight in self._weights]
         side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
@@ -190,8 +192,8 @@ class CapturedTrainer(Trainer):
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(side)
         with torch.no_grad():
-            for one, before in zip(self._weights, weights, strict=True):
-                one.copy_(before)
+            for weight, before in zip(self._weights, weights, strict=True):
+                weight.copy_(before)
             for moments in self.optimiser.state.values():
                 for moment in moments.values():
                     moment.zero_()
@@ -229,7 +231,11 @@ def difference(trainer: CapturedTrainer, x: Tensor, batch: MiniBatch) -> float:
     for spare in (Trainer(model, trainer.labels, trainer.device), trainer.spare()):
         spare.model.eval()
         spare.train(x, batch)
-        of_spare = [one.grad.flatten() for one in spare.model.parameters() if one.grad is not None]
+        of_spare = [
+            parameter.grad.flatten()
+            for parameter in spare.model.parameters()
+            if parameter.grad is not None
+        ]
         gradients.append(torch.cat(of_spare))
     issued, captured = gradients
     far = float((captured - issued).norm() / issued.norm())

@@ -91,8 +91,8 @@ def count_sets(jobs: Sequence[Job], out: PartWriter) -> None:
     world, epochs = jobs[0].case.workload.gpus, jobs[0].measure.epochs
     ranks: list[Any] = [[] for _ in range(world)]
     for rank, counted in enumerate(ranks):
-        for one in _sets(jobs, rank):
-            counted.append(one)
+        for minibatch_set in _sets(jobs, rank):
+            counted.append(minibatch_set)
             done = (rank + len(counted) / epochs) / world
             out.write("work", what="counting what its minibatches ask for", fraction=done)
     out.write("answer", ranks=ranks)
@@ -164,8 +164,10 @@ def _counted(
     tallies = [epochs.sampler.tally()]
     if own is not None and issubclass(own, TalliedModel):
         tallies.append(own.tally())
-    seen = MinibatchSet(epochs.batches, tallies=[one for one in tallies if one is not None])
-    declaring = {name: one for name, one in strategies.items() if one.role != "choice"}
+    seen = MinibatchSet(epochs.batches, tallies=[tally for tally in tallies if tally is not None])
+    declaring = {
+        name: strategy for name, strategy in strategies.items() if strategy.role != "choice"
+    }
     ids = seen.counted(epochs.on_cpu(chosen, _numbers(epochs, declaring.values())))
     own_ids, *theirs = itertools.tee(ids, 1 + len(declaring))
     spec, ways = epochs.dataset.spec, []
@@ -173,13 +175,13 @@ def _counted(
         less, before = known.limited_to(strategy.needs), _before(epochs, chosen, strategy.lookahead)
         asks = Minibatches(of_path, spec.row_bytes, spec.num_nodes, less, before)
         ways.append(_until_it_fails(strategy, asks))
-    found: dict[str, DataPath | str] = {}
+    paths_by_name: dict[str, DataPath | str] = {}
     _, *columns = zip(*itertools.zip_longest(own_ids, *ways), strict=True)
     for name, column in zip(declaring, columns, strict=True):
-        paths = [one for one in column if isinstance(one, DataPath)]
-        failure = next((one for one in column if isinstance(one, str)), None)
-        found[name] = failure or scaled(total(paths), seen.scale)
-    return seen, found
+        paths = [path for path in column if isinstance(path, DataPath)]
+        failure = next((path for path in column if isinstance(path, str)), None)
+        paths_by_name[name] = failure or scaled(total(paths), seen.scale)
+    return seen, paths_by_name
 
 
 def _until_it_fails(strategy: Strategy, asks: Minibatches) -> Iterator[DataPath | str]:
@@ -194,9 +196,9 @@ def _numbers(epochs: Epochs, strategies: Iterable[Strategy]) -> list[int] | None
     """Return the numbers of the minibatches that all paths count; ``None``: each is counted."""
     few, batches, workload = epochs.plan.count_batches, epochs.batches, epochs.workload
     depend = workload.step == "captured" or bool(workload.sampler)
-    if depend or not 0 < few < batches or any("file" in one.needs for one in strategies):
+    if depend or not 0 < few < batches or any("file" in strategy.needs for strategy in strategies):
         return None
-    return [one * batches // few for one in range(few)]
+    return [part * batches // few for part in range(few)]
 
 
 def _before(epochs: Epochs, chosen: int, lookahead: int) -> Iterator[Iterator[Tensor]]:
@@ -301,7 +303,9 @@ class Counts:
         if not self.sets:
             return None
         nodes, edges = (
-            np.array([line for one in self.sets for line in one[name]], np.int64)
+            np.array(
+                [line for minibatch_set in self.sets for line in minibatch_set[name]], np.int64
+            )
             for name in ("num_nodes", "num_edges")
         )
         return nodes, edges
@@ -311,8 +315,8 @@ class Counts:
         Raises:
             RuntimeError: the path could not describe how the rows of a set travel.
         """
-        for one in self.sets:
-            if isinstance(why := one["rows"][_name(job.case)], str):
+        for minibatch_set in self.sets:
+            if isinstance(why := minibatch_set["rows"][_name(job.case)], str):
                 raise RuntimeError(f"what it declares could not be counted: {why}")
 
     def rows(self, job: Job, chosen: int, epoch: int) -> Iterator[Row]:

@@ -184,7 +184,7 @@ class ForkServer:
         return self._server
 
     def _started(self, log: Path) -> _Server:
-        mine, theirs = Pipe()
+        own_end, theirs = Pipe()
         with log.open("a") as out, theirs:
             # The output of a library is separate from answers.
             process = subprocess.Popen(
@@ -195,7 +195,7 @@ class ForkServer:
                 env=self._environment,
                 start_new_session=True,
             )
-        return _Server(process, mine)
+        return _Server(process, own_end)
 
     def renew(self) -> int:
         """End the server, and all that it runs: the next job has another.

@@ -165,7 +165,7 @@ def _put(row: Row, line: _Line, columns: dict[str, Column]) -> _Line | None:
     name = column.name
     known = columns.setdefault(name, column)
     if replace(known, source=source) != column:
-        both = " and ".join(f"{of.stage}.{of.metric}" for of in (column, known))
+        both = " and ".join(f"{clash.stage}.{clash.metric}" for clash in (column, known))
         raise StoreError(f"{both} have one column, {name}: rename one")
     if name in line:
         if row.epoch < 0:
@@ -242,24 +242,24 @@ def read_frames(folder: Path, newer: Collection[CaseId] = ()) -> Frames:
     frames = Frames(**tables, columns=columns)
     short = frames.short()
     if not (lacking := short[~among(short, newer)]).empty:
-        of = " ".join(map(str, lacking.iloc[0]))
+        place = " ".join(map(str, lacking.iloc[0]))
         raise StoreError(
-            f"{folder / EPOCHS}.csv: lines of {of} are missing, or {CASES}.csv has another number"
-            f" of them; {RESTORE}"
+            f"{folder / EPOCHS}.csv: lines of {place} are missing, or {CASES}.csv has another"
+            f" number of them; {RESTORE}"
         )
     return frames
 
 
 def _read_columns(path: Path) -> dict[str, Column]:
     try:
-        found = tomllib.loads(read_bytes(path).decode())
-        version = found.pop("schema_version", None)
+        described = tomllib.loads(read_bytes(path).decode())
+        version = described.pop("schema_version", None)
         if version != SCHEMA_VERSION:
             raise ValueError(
                 f"schema version {version}, expected {SCHEMA_VERSION}; read it with the gatherbench"
                 " version that wrote it"
             )
-        if strange := {of["unit"] for of in found.values()} - set(UNITS):
+        if strange := {of["unit"] for of in described.values()} - set(UNITS):
             raise ValueError(f"unit {min(strange)!r}: expected one of {UNITS}")
         columns = {
             name: Column(
@@ -269,7 +269,7 @@ def _read_columns(path: Path) -> dict[str, Column]:
                 bool(of["declared"]),
                 plain(of["source"]),
             )
-            for name, of in found.items()
+            for name, of in described.items()
         }
         if wrong := [name for name, column in columns.items() if name != column.name]:
             raise ValueError(

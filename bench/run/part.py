@@ -134,11 +134,11 @@ class PartWriter:
         source: str = CASE_CLOCK,
     ) -> None:
         """Record the end of a case, ``ok``, ``skipped`` or ``failed``, and sync it to the disk."""
-        what = (CASE_STAGE if make.workload else CALIBRATION_STAGE, CASE_METRIC, "s")
+        columns = (CASE_STAGE if make.workload else CALIBRATION_STAGE, CASE_METRIC, "s")
         if status == "ok":
-            row = make.ok(*what, wall_time_s, source)
+            row = make.ok(*columns, wall_time_s, source)
         else:
-            row = make.missing(*what, source, reason or "ended without a word", status)
+            row = make.missing(*columns, source, reason or "ended without a word", status)
         self.write("end", **asdict(row), at=time.time())
         self.sync()
 
@@ -290,8 +290,8 @@ class SoFar:
         about |= {"status": "ok", "reason": None}
 
         def last(stage: str, metric: str, unit: str, value: float, source: str) -> Row:
-            what: dict[str, Any] = {"stage": stage, "metric": metric, "unit": unit}
-            return replace(rows[0], **about, **what, value=float(value), source=source)
+            keys: dict[str, Any] = {"stage": stage, "metric": metric, "unit": unit}
+            return replace(rows[0], **about, **keys, value=float(value), source=source)
 
         compared = last(CHECK_STAGE, "rows", "1", self._compared, COMPARED_EACH)
         return [*rows, compared, last(CASE_STAGE, CASE_METRIC, "s", self.spent_s, CUT_OFF)]

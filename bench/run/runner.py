@@ -360,15 +360,15 @@ class Runner:
             self._served = 0
         self._served += len(jobs)
         by_id = {job.case.id: job.case for job in jobs}
-        told = (jobs[0].case.id if len(jobs) == 1 else None, 0.0)
+        shown = (jobs[0].case.id if len(jobs) == 1 else None, 0.0)
 
         def hear(record: Record) -> None:
-            nonlocal told
+            nonlocal shown
             if record["kind"] != "turn":
                 return
             turn[:] = [record["case"]] if record["case"] in by_id else []
-            if turn and (record["case"], record["done"]) != told:
-                told = record["case"], record["done"]
+            if turn and (record["case"], record["done"]) != shown:
+                shown = record["case"], record["done"]
                 so_far = self._ended + record["done"] * len(jobs)
                 self.progress.starting(so_far, total, by_id[turn[0]])
 
@@ -407,8 +407,8 @@ class Runner:
                 choice = CHOICE.validate_python(answer["choice"])
             else:
                 why = str(answer["failed"])
-                what = (CALIBRATION_STAGE, CASE_METRIC, "s", CASE_CLOCK)
-                rows = [*rows_of(records), self.task.rows.missing(*what, why, "failed")]
+                columns = (CALIBRATION_STAGE, CASE_METRIC, "s", CASE_CLOCK)
+                rows = [*rows_of(records), self.task.rows.missing(*columns, why, "failed")]
                 choice = _no_choice(why)
             write_atomically(store.sensors_file, CHOICE.dump_json(choice, indent=2).decode() + "\n")
             store.keep_calibration(table_of(rows))

@@ -84,20 +84,20 @@ def gradient_row(
         spare = type(trainer)(model, trainer.labels, device, around=around)
         torch.manual_seed(0)
         spare.step(x, batch)
-        return [one.grad for one in spare.model.parameters()]
+        return [parameter.grad for parameter in spare.model.parameters()]
 
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        found = gradients(copy.deepcopy(trainer.model), trainer.around)
+        gradients_around = gradients(copy.deepcopy(trainer.model), trainer.around)
         plain.load_state_dict(trainer.model.state_dict())
         wanted = gradients(plain, NOTHING_AROUND)
     trainer.around.counts()  # discards those of the check
-    what = (CHECK_STAGE, "gradients", "1")
+    columns = (CHECK_STAGE, "gradients", "1")
     if device.type == "cuda":
-        return make.missing(*what, _SAME, _ANY_ORDER)
-    for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
-        if _bits(one) != _bits(other):
+        return make.missing(*columns, _SAME, _ANY_ORDER)
+    for number, (gradient, other) in enumerate(zip(gradients_around, wanted, strict=True)):
+        if _bits(gradient) != _bits(other):
             raise WrongGradientsError(f"the gradient of parameter {number} is another one")
-    return make.ok(*what, len(found), _SAME)
+    return make.ok(*columns, len(gradients_around), _SAME)
 
 
 def _bits(gradient: Tensor | None) -> bytes | None:

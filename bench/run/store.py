@@ -128,10 +128,10 @@ class RunStore:
         Raises:
             StoreError: a part is damaged.
         """
-        found: dict[CaseId, SoFar] = {}
+        ended: dict[CaseId, SoFar] = {}
         for part in self._parts():
-            take_in(found, part)
-        return found
+            take_in(ended, part)
+        return ended
 
     def frames(self) -> Frames:
         """Return the tables, with the parts' records in place of a case's older ones.

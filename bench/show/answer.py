@@ -250,7 +250,7 @@ def _cautions(run: Run) -> Iterator[str]:
         yield f"Incomplete: {counts['not run']} of {planned} cases have not been run; {remedy}"
     if mostly_noisy(run):
         yield f"Busy machine: {busy}. Nothing is decided; measure again on an idle machine"
-    single = sum(found.repeats == 1 for found in epoch_intervals(run).values())
+    single = sum(interval.repeats == 1 for interval in epoch_intervals(run).values())
     if single:
         yield f"Too few repeats: {single} series have one, which does not tell how processes differ"
     if (waiting := Waiting.of(run.env)).passive:

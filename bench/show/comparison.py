@@ -93,7 +93,7 @@ def against(run: Run, base: Run) -> Shown:
     Raises:
         RunError: a run's table is damaged.
     """
-    sides = [[("Run", of.run_id), *in_short(of)] for of in (base, run)]
+    sides = [[("Run", side.run_id), *in_short(side)] for side in (base, run)]
     lines = [{"what": what, "a": a, "b": b} for (what, a), (_, b) in zip(*sides, strict=True)]
     columns = [Column("what", "what"), Column("a", "A, compared with"), Column("b", "B, this run")]
     two_runs = Table("against-runs", "The two runs", columns, pd.DataFrame(lines))

@@ -131,7 +131,10 @@ def profiles() -> pd.DataFrame:
     from gatherbench.bench.model.profile import load_profile, profile_names
 
     profiles = [(name, load_profile(name)) for name in profile_names()]
-    rows = [(name, of.description, ", ".join(of.unknown()) or "–") for name, of in profiles]
+    rows = [
+        (name, profile.description, ", ".join(profile.unknown()) or "–")
+        for name, profile in profiles
+    ]
     return pd.DataFrame(rows, columns=["profile", "machine", "not known"])
 
 

@@ -48,9 +48,9 @@ def provenance(run: Run) -> str:
     backends = ", ".join(sorted({*measured["backend"]})) or "none"
     modelled = ", some epochs modelled" if modelled_for(run) else ""
     others = [
-        f"{name} ({of['package']} {of['version']})"
+        f"{name} ({package['package']} {package['version']})"
         for names in run.env.get("plugins", {}).values()
-        for name, of in names.items()
+        for name, package in names.items()
     ]
     turns = ", paths in turns in one process a repeat" if run.in_turns else ""
     added = f" Installed plug-ins: {', '.join(others)}." if others else ""

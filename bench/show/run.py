@@ -48,7 +48,7 @@ def render_all(run: Run, views: Sequence[Shown] | None = None) -> RenderableType
     for view in views_of(run, draw=False) if views is None else views:
         for table in view.tables:
             parts += in_terminal(table, run.names)
-        lines = [Text(one) for one in (view.failed, *view.notes) if one]
+        lines = [Text(text) for text in (view.failed, *view.notes) if text]
         parts += lines + [Text()] * bool(lines)
     parts += [Text(f"{borrowed(run)} {provenance(run)}".strip(), style="dim"), Text()]
     return Group(*parts, *_answer(run, every_caution=True))

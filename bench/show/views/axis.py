@@ -28,10 +28,10 @@ def compared(shown: Axis, frame: pd.DataFrame) -> Table:
     status = frame["reason"].str.partition(":")[0].where(frame["epoch"].isna(), "")
     frame = frame.assign(instead=status, reason=frame["reason"].where(status == "", ""))
     extra = [
-        Column(one.name, one.label, one.unit, interval=bool(one.logs),
-               short=f"{one.short} {_OVER_FIRST}" if one.logs and one.unit == "×" else one.short)
-        for one in shown.extra
-        if frame[one.name].notna().any()
+        Column(more.name, more.label, more.unit, interval=bool(more.logs),
+               short=f"{more.short} {_OVER_FIRST}" if more.logs and more.unit == "×" else more.short)
+        for more in shown.extra
+        if frame[more.name].notna().any()
     ]  # fmt: skip
     columns = [
         Column("family", "workload"),

@@ -51,7 +51,11 @@ def numbers(run: Run) -> Table:
     for name in ("best", "reference"):  # on a busy machine no ratio decides
         open_ratio = frame[f"open_{name}"].map({True: UNDECIDED * mostly_noisy(run)})
         frame[f"mark_{name}"] = open_ratio.fillna("")
-    others = [of.reference for of in standings(run) if of.reference and of.best != of.reference]
+    others = [
+        standing.reference
+        for standing in standings(run)
+        if standing.reference and standing.best != standing.reference
+    ]
     over, stages = sorted({in_words(*key[1:3]) for key in others}), ("train", *WITHIN_TRAIN)
     columns = [
         *WHAT,

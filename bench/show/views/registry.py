@@ -42,17 +42,17 @@ def views_of(run: Run, draw: bool = True) -> list[Shown]:
     Raises:
         RunError: a run's table is damaged.
     """
-    found = [shown(view, run, draw) for view in FOUND]
+    views = [shown(view, run, draw) for view in FOUND]
     for view in PLUGINS.usable():
         try:
-            found.append(shown(view, run, draw))
+            views.append(shown(view, run, draw))
         except Exception as error:  # another package may raise anything
             package = PLUGINS.packages().get(view.name)
             whose = f" of {package}" if package else ""
             why = f"The view {view.name}{whose} failed: {words_of(error)}"
-            found.append(Shown(view.name, view.title, failed=why))
-    found += [shown(view, run, draw) for view in HOW]
-    return [one for one in found if one is not None]
+            views.append(Shown(view.name, view.title, failed=why))
+    views += [shown(view, run, draw) for view in HOW]
+    return [view for view in views if view is not None]
 
 
 def to_json(run: Run) -> str:
