@@ -28,10 +28,11 @@ def compared(shown: Axis, frame: pd.DataFrame) -> Table:
     status = frame["reason"].str.partition(":")[0].where(frame["epoch"].isna(), "")
     frame = frame.assign(instead=status, reason=frame["reason"].where(status == "", ""))
     extra = [
-        Column(more.name, more.label, more.unit, interval=bool(more.logs),
-               short=f"{more.short} {_OVER_FIRST}" if more.logs and more.unit == "×" else more.short)
-        for more in shown.extra
-        if frame[more.name].notna().any()
+        Column(field.name, field.label, field.unit, interval=bool(field.logs),
+               short=f"{field.short} {_OVER_FIRST}" if field.logs and field.unit == "×"
+               else field.short)
+        for field in shown.extra
+        if frame[field.name].notna().any()
     ]  # fmt: skip
     columns = [
         Column("family", "workload"),
