@@ -374,13 +374,13 @@ class Strategy(ABC):
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         """Describe how one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes."""
 
-    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
+    def data_paths(self, minibatches: Minibatches) -> Iterator[DataPath]:
         """Describe how minibatches travel, one :class:`DataPath` for each: by default
         :meth:`data_path`.
 
         A path overrides it if it depends on knowledge, on its file, or on earlier minibatches.
         """
-        return (self.data_path(ids, of.row_bytes) for ids in of.batches)
+        return (self.data_path(ids, minibatches.row_bytes) for ids in minibatches.batches)
 
     def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         """Return how many bytes of the table stay in GPU memory while open; 0 by default.

@@ -76,12 +76,12 @@ class CachedZeroCopy(Strategy):
         path = zero_copy_path(ids, row_bytes, POLICY, "given", self.memory)
         return replace(path, gpu_share=self.lookahead * USUAL_BUDGET / 100)
 
-    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
-        kept = self._kept(of.num_rows, of.row_bytes, of.knowledge)
-        for ids in of.batches:
+    def data_paths(self, minibatches: Minibatches) -> Iterator[DataPath]:
+        kept = self._kept(minibatches.num_rows, minibatches.row_bytes, minibatches.knowledge)
+        for ids in minibatches.batches:
             missing = ids[torch.from_numpy(kept.step(ids.numpy())[0] < 0)]
-            cold = self.data_path(missing, of.row_bytes)
-            payload = ids.numel() * of.row_bytes
+            cold = self.data_path(missing, minibatches.row_bytes)
+            payload = ids.numel() * minibatches.row_bytes
             yield replace(
                 cold,
                 payload_bytes=payload,
@@ -221,8 +221,8 @@ class CachedFetcher(KernelFetcher):
         rows = torch.empty(ids.numel(), dtype=torch.int64, device=self.device)
         near = torch.empty(ids.numel(), dtype=torch.int8, device=self.device)
         if ids.numel():
-            of = (ids, ids.element_size(), self.num_rows, self._slots)
+            lookup = (ids, ids.element_size(), self.num_rows, self._slots)
             to = (self._first_here, self._first_there, rows, near, self._hits, self._bad_id)
             kernel = load_from("lookup.cu", "lookup_kernel", architecture(self.device))
-            launch_threads(kernel, ids.numel(), (*of, *to), self.device)
+            launch_threads(kernel, ids.numel(), (*lookup, *to), self.device)
         return rows, near

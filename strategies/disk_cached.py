@@ -82,8 +82,11 @@ class DiskCached(Strategy):
         """Describe a minibatch without kept rows, from a table as ``disk_direct`` assumes it."""
         return read_path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes), merge=True)
 
-    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
-        file, kept = planned_file(of), self.kept(of.num_rows, of.knowledge)
+    def data_paths(self, minibatches: Minibatches) -> Iterator[DataPath]:
+        file, kept = (
+            planned_file(minibatches),
+            self.kept(minibatches.num_rows, minibatches.knowledge),
+        )
 
         def epoch(batches: Iterable[Tensor]) -> Iterable[Tensor]:
             if not isinstance(kept, RowCache):
@@ -91,9 +94,9 @@ class DiskCached(Strategy):
             return announcing(batches, kept.ahead, lambda ids: kept.announce(ids.numpy()))
 
         if self.policy in LEARNING and self.start == "warm":
-            for ids in itertools.chain.from_iterable(map(epoch, of.before)):
+            for ids in itertools.chain.from_iterable(map(epoch, minibatches.before)):
                 kept.step(ids.numpy())
-        for ids in epoch(of.batches):
+        for ids in epoch(minibatches.batches):
             missing = ids[torch.from_numpy(kept.step(ids.numpy())[0] < 0)]
             yield read_path(ids, missing, file, merge=True)
 

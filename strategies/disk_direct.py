@@ -51,9 +51,9 @@ class DiskDirect(Strategy):
         """Assume a table that begins on a block of 4096 B; :meth:`data_paths` knows the file."""
         return read_path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes), self.merge == "yes")
 
-    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
-        file = planned_file(of)
-        return (read_path(ids, ids, file, self.merge == "yes") for ids in of.batches)
+    def data_paths(self, minibatches: Minibatches) -> Iterator[DataPath]:
+        file = planned_file(minibatches)
+        return (read_path(ids, ids, file, self.merge == "yes") for ids in minibatches.batches)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         assert knowledge.file is not None

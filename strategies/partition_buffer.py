@@ -57,19 +57,19 @@ class PartitionBuffer(Strategy):
         # What is read is as the minibatches before it will have it.
         return replace(staged_path(ids, row_bytes), disk_bytes=None, disk_requests=None)
 
-    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
-        parts = of.knowledge.partitions
-        if parts is None or of.knowledge.file is None:
-            yield from super().data_paths(of)
+    def data_paths(self, minibatches: Minibatches) -> Iterator[DataPath]:
+        parts = minibatches.knowledge.partitions
+        if parts is None or minibatches.knowledge.file is None:
+            yield from super().data_paths(minibatches)
             return
-        walk = Walk(parts, planned_file(of))
-        for ids in of.batches:
+        walk = Walk(parts, planned_file(minibatches))
+        for ids in minibatches.batches:
             before = walk.counts()
-            list(walk.steps(parts.of(ids.numpy(), of.num_rows)))
+            list(walk.steps(parts.of(ids.numpy(), minibatches.num_rows)))
             taken = {name: count - before[name] for name, count in walk.counts().items()}
             yield replace(
-                self.data_path(ids, of.row_bytes),
-                disk_payload_bytes=(ids.numel() - taken["rows_in_memory"]) * of.row_bytes,
+                self.data_path(ids, minibatches.row_bytes),
+                disk_payload_bytes=(ids.numel() - taken["rows_in_memory"]) * minibatches.row_bytes,
                 disk_bytes=taken["disk_read"],
                 disk_requests=taken["disk_requests"],
             )

@@ -208,10 +208,13 @@ class PeerWholegraph(Peer):
         """Describe the data path of one rank."""
         return self._path(ids, row_bytes, torch.zeros_like(ids), Ranks(0, 1, 1))
 
-    def data_paths(self, of: Minibatches) -> Iterator[DataPath]:
-        ranks = of.knowledge.ranks or Ranks(0, 1, 1)
-        rows_of_rank = max(1, -(-of.num_rows // ranks.world))
-        return (self._path(ids, of.row_bytes, ids // rows_of_rank, ranks) for ids in of.batches)
+    def data_paths(self, minibatches: Minibatches) -> Iterator[DataPath]:
+        ranks = minibatches.knowledge.ranks or Ranks(0, 1, 1)
+        rows_of_rank = max(1, -(-minibatches.num_rows // ranks.world))
+        return (
+            self._path(ids, minibatches.row_bytes, ids // rows_of_rank, ranks)
+            for ids in minibatches.batches
+        )
 
     def _path(self, ids: Tensor, row_bytes: int, owner: Tensor, ranks: Ranks) -> DataPath:
         if self.memory == "host":
