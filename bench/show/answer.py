@@ -273,11 +273,11 @@ def _cautions(run: Run) -> Iterator[str]:
         yield f"Noisy: {busy}. Only quiet repeats count; {remark}"
     if wide := imprecise(run):
         worst = max(wide, key=lambda series: wide[series])
-        width = f"±{wide[worst]:.0%}" if wide[worst] < 1 else "by more than its value"
+        width = f"±{wide[worst]:.0%}" if wide[worst] < 1 else "wider than the number itself"
         precision = run.plan["measure"]["precision"]
-        what = "ratios over the shortest" if run.in_turns else "epochs"
+        numbers = "ratios over the shortest epoch" if run.in_turns else "epochs"
         yield (
-            f"Too few repeats: {len(wide)} {what} are less certain than the plan’s precision"
+            f"Too few repeats: {len(wide)} {numbers} are less certain than the plan’s precision"
             f" (±{precision:.0%}); the widest interval is that of {in_words(*worst[1:3])}"
             f" ({width}); {_MORE} narrow the intervals"
         )
