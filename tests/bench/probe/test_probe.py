@@ -160,6 +160,21 @@ def test_a_profile_says_what_is_not_known_or_not_believed(tmp_path):
     assert load_profile(tmp_path / "own.toml") == alone
 
 
+@pytest.mark.parametrize(
+    ("generation", "lanes", "rate"),
+    [
+        (5, 16, 63.015e9),  # 32 GT/s × 128 / 130 × 16 / 8
+        (6, 16, None),  # sends no single packets, as the model's headers have it
+        (5, 3, None),  # no such width is sold
+        (None, 16, None),
+    ],
+)
+def test_a_profile_states_the_raw_rate_of_links_that_send_packets(generation, lanes, rate):
+    facts = {**FACTS, "link_generation": generation, "link_lanes": lanes}
+    link = profile_of(medians(rows((Point("copy_to_device"), 55e9))), facts)["link.raw_rate"]
+    assert link.value == (rate if rate is None else pytest.approx(rate, rel=1e-4))
+
+
 # ---- the rounds -------------------------------------------------------------------------------
 
 POINTS = [Point("sm_read", grid_percent=blocks) for blocks in range(1, 30)]
