@@ -45,6 +45,16 @@ def test_what_is_no_map_of_rows_is_refused(tmp_path):
         TableFile.of(np.zeros((5, 4)))  # type: ignore[arg-type]
 
 
+def test_a_map_of_a_file_that_was_cut_short_is_refused(tmp_path):
+    np.save(tmp_path / "rows.npy", np.zeros((5, 4)))  # 128 bytes of header, then 160
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    os.truncate(tmp_path / "rows.npy", 128 + 160)
+    assert TableFile.of(mapped).end == 128 + 160
+    os.truncate(tmp_path / "rows.npy", 128 + 159)
+    with pytest.raises(ValueError, match="cut short"):
+        TableFile.of(mapped)
+
+
 def test_all_rows_are_read_whatever_the_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(table_file, "_PIECE_BYTES", 48)
     path, rows = tmp_path / "rows", np.arange(404, dtype=np.uint8).reshape(101, 4)

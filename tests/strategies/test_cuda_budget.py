@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import torch
 
+from gatherbench.strategies import cuda_overlap
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.cuda_kernel_fetcher import blocks_of
 from gatherbench.strategies.cuda_overlap import BUDGETS, OverlappedFetcher
@@ -70,3 +71,17 @@ def test_what_runs_beside_decides(monkeypatch):
     everything = [step.metric for step in fetcher.setup]
     assert len(everything) == len(set(everything)), "a row for each, and no row twice"
     assert next(s for s in fetcher.setup if s.metric == "budget").value == 0.5
+
+
+def test_a_step_time_is_that_of_one_step(monkeypatch):
+    """Four steps of 3 s each by a clock of the test's own."""
+    now = [100.0]
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(cuda_overlap, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    fetcher = FakeFetcher({})
+
+    def step() -> None:
+        now[0] += 3.0
+
+    assert fetcher.alone_seconds(step) == 3.0
+    assert now == [112.0]

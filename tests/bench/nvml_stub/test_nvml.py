@@ -212,6 +212,8 @@ def test_counters_are_unwrapped_and_directions_are_named_from_the_host(driver):
     assert (found[TO_DEVICE].value or 0) > 2**32 - 4_000_000_000
     assert rate_of(found[TO_DEVICE]) == pytest.approx(RATE, rel=1e-4)
     assert rate_of(found[TO_HOST]) == pytest.approx(RATE / 10, rel=1e-4)
+    begin_s, end_s = (found[TO_DEVICE].series[end][0] for end in (0, -1))
+    assert (begin_s, end_s) == pytest.approx((0.0, 0.4), abs=1e-3), "since the window opened"
     for direction, word in ((TO_DEVICE, "RX"), (TO_HOST, "TX")):
         source, _, samples = found[direction].source.partition(" [samples=")
         assert source == f"NVML_FI_DEV_PCIE_COUNT_{word}_BYTES"

@@ -174,6 +174,7 @@ def of_steps(case: tuple[str, str, str], _repeat: int, epoch: int) -> Iterator[M
         yield {"stage": "epoch", "metric": "minibatches", "unit": "1", "value": 20}
         host = 1 if case[0].endswith("1") else 0
         own = {("train", "peak"): 9e6 - 4e6 * host, ("around_step", "out"): 6e7 * host}
+        own["around_step", "in"] = 4e7 * host
         for (stage, metric), value in own.items():
             yield {"stage": stage, "metric": metric, "unit": "B", "value": value}
         yield {"stage": "around_step", "metric": "stall", "unit": "s", "value": 0.5 * host}
@@ -193,7 +194,7 @@ def test_what_is_moved_around_a_step_is_of_a_step_and_its_memory_the_most(make_r
     assert (keep["value"], host["value"]) == ("", "ToHost")
     assert (keep["peak"], host["peak"]) == (9e6, 5e6)
     assert (keep["out"], keep["stall"]) == (0, 0)
-    assert (host["out"], host["stall"]) == (3e6, 0.025)
+    assert (host["out"], host["in"], host["stall"]) == (3e6, 2e6, 0.025)
     assert host["fetch"] == pytest.approx(1.5)
 
 

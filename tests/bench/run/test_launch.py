@@ -113,6 +113,7 @@ def test_several_processes_are_one_run(environ, launch):
         (mpirun(0, 2, 1), "MASTER_ADDR, an address of the first machine, is not set"),
         ({**srun(0, 2, 1), "SLURM_STEP_NODELIST": ""}, "MASTER_ADDR"),
         ({**torchrun(0, 2, 1), "MASTER_PORT": "70000"}, "MASTER_PORT=70000 is no port"),
+        ({**torchrun(0, 2, 1), "MASTER_PORT": "65536"}, "MASTER_PORT=65536 is no port"),
     ],
 )
 def test_what_says_too_little_is_refused_by_name_and_with_the_way_out(environ, why):

@@ -296,6 +296,19 @@ def test_a_part_holds_what_was_written_before_the_tear(tmp_path):
     assert [record["kind"] for record in read_part(path)] == ["row", "row", "answer"]
 
 
+def test_the_end_of_a_case_is_synced_to_the_disk_after_it_is_written(tmp_path, monkeypatch):
+    path, kinds = tmp_path / "part.jsonl", list[list[str]]()
+    monkeypatch.setattr(
+        os, "fsync", lambda _: kinds.append([record["kind"] for record in read_part(path)])
+    )
+    with closing(PartWriter(path)) as out:
+        for row in complete():
+            out.row(row)
+        assert not kinds, "between epochs nothing waits for the disk"
+        out.end(MAKE, "ok", None, 1.5)
+    assert kinds == [["row", "row", "end"]]
+
+
 @pytest.mark.parametrize(
     "line",
     [
