@@ -27,7 +27,7 @@ from gatherbench.bench.read.tables import Run, began, load_run
 from gatherbench.bench.read.units import with_ends
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.drawing import Chart, draw
-from gatherbench.bench.show.looks import KINDS, RC, own_colour
+from gatherbench.bench.show.looks import RC, ink, own_colour
 from gatherbench.stats.interval import Interval
 from gatherbench.stats.judge import judge, ratio_of
 from gatherbench.strategies.registry import in_words
@@ -39,6 +39,12 @@ NAIVE = ("cpu_gather", "naive")
 ONE_REPEAT = "One repeat does not tell how much processes differ."
 ONE_PROCESS = "One process: how much processes differ is not known."
 COLOURS = ("blue", "vermilion", "green", "orange", "purple", "sky", "brown", "navy", "grey")
+#: Style, marker and filling of curves, by the kind of their values.
+LINES = {
+    "published": ("none", "D", "none"),
+    "modelled": ("--", ".", "full"),
+    "measured": ("-", "o", "full"),
+}
 PATH = SERIES[1:3]
 
 
@@ -210,7 +216,7 @@ def curves(
             axes.set_xlabel(x)
             for names_of, line in frame.groupby(["kind", "series"], sort=False):
                 kind, series = map(str, names_of)
-                _curve(axes, line.sort_values("x"), KINDS[kind].curve(colours[series]), series)
+                _curve(axes, line.sort_values("x"), kind, colours[series], series)
             for text, height in (limits or {}).items():
                 axes.axhline(height, color="black", linestyle=":", linewidth=1)
                 at: Any = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
@@ -229,11 +235,14 @@ def curves(
     return figure
 
 
-def _curve(axes: Axes, line: pd.DataFrame, look: dict[str, Any], name: str) -> None:
-    axes.plot(line["x"], line["y"], label=name, **look)
+def _curve(axes: Axes, line: pd.DataFrame, kind: str, colour: str, name: str) -> None:
+    style, marker, filling = LINES[kind]
+    look: Any = {"color": ink(colour), "linestyle": style, "marker": marker, "fillstyle": filling}
+    size = 3.5 if marker == "." else 5
+    axes.plot(line["x"], line["y"], label=name, markersize=size, linewidth=1.5, **look)
     if {"low", "high"} <= set(line):
         ends = line.dropna(subset=["low", "high"])
-        axes.vlines(ends["x"], ends["low"], ends["high"], color=look["color"], linewidth=0.9)
+        axes.vlines(ends["x"], ends["low"], ends["high"], color=ink(colour), linewidth=0.9)
 
 
 def middle(values: pd.Series[float]) -> pd.DataFrame:

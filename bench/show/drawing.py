@@ -27,7 +27,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from gatherbench.bench.read.units import number, scale, short
-from gatherbench.bench.show.looks import FAINT, KINDS, RC, colour_of, ink
+from gatherbench.bench.show.looks import FAINT, KINDS, RC, bar, colour_of, ink
 
 #: The longest axis, over its longest bar: without it a whisker of two repeats would fill the panel.
 LONGEST_WHISKER = 4.0
@@ -106,7 +106,7 @@ class Chart:
 
     Attributes:
         frame: a line per bar. ``panel`` is the title above it, ``name`` its name (else ``strategy``
-            and ``variant`` in words), ``look`` a key of :data:`KINDS`, ``value`` its number with
+            and ``variant`` in words), ``look`` one of :data:`KINDS`, ``value`` its number with
             ``suffix`` after it, ``low`` and ``high`` the ends of its whisker; ``reason`` says why
             there is no bar, ``note`` gives other remarks. Lines with a ``profile`` are modelled,
             in a separate panel. Lines of one ``scale`` (else of one panel) share an axis.
@@ -247,7 +247,7 @@ def _legend(chart: Chart) -> list[Artist]:
     if looks - {"measured"}:
         for look in (name for name in KINDS if name in looks):
             label = "modelled, not measured" if look == "modelled" else look
-            keys.append(Patch(label=label, **KINDS[look].bar(FAINT)))
+            keys.append(Patch(label=label, **bar(look, FAINT)))
     return keys
 
 
@@ -316,8 +316,7 @@ def _bar(axes: Axes, chart: Chart, line: Mapping[Any, Any], y: float, factor: fl
     begin = 0.0
     for colour, length in parts.items():
         if length:
-            look = KINDS[line["look"]].bar(colour)
-            axes.barh(y, length * factor, 0.75 * BAR, begin * factor, **look)
+            axes.barh(y, length * factor, 0.75 * BAR, begin * factor, **bar(line["look"], colour))
         begin += length
     low, high = line["low"] * factor, line["high"] * factor
     if high > low:  # a single epoch has no whisker

@@ -130,11 +130,9 @@ def profiles() -> pd.DataFrame:
     """List every machine that ships as a link profile, and its unknown constants."""
     from gatherbench.bench.model.profile import load_profile, profile_names
 
-    profiles = [(name, load_profile(name)) for name in profile_names()]
-    rows = [
-        (name, profile.description, ", ".join(profile.unknown()) or "–")
-        for name, profile in profiles
-    ]
+    rows = []
+    for name, profile in ((name, load_profile(name)) for name in profile_names()):
+        rows.append((name, profile.description, ", ".join(profile.unknown()) or "–"))
     return pd.DataFrame(rows, columns=["profile", "machine", "not known"])
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -32,6 +31,8 @@ PALETTE = MappingProxyType(
     }
 )
 FAINT = "#666666"
+#: The kinds of values, in the order of a legend.
+KINDS = ("published", "modelled", "measured")
 MODEL_HATCH = "////"
 #: Marks after a number, in tables and in pictures.
 NOISY, UNDECIDED = "!", "?"
@@ -96,34 +97,10 @@ def ink(colour: str) -> str:
     return PALETTE.get(colour, colour)
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The look of one kind of values: the hatch of bars, whether they are filled, and the style,
-    marker and filling of curves.
-    """
-
-    hatch: str
-    filled: bool
-    line: tuple[str, str, str]
-
-    def bar(self, colour: str) -> dict[str, Any]:
-        """Return matplotlib's arguments for a bar."""
-        if self.filled:  # a wider edge would hide a short stage
-            edge = {"facecolor": ink(colour), "edgecolor": "white", "linewidth": 0.4}
-        else:
-            edge = {"facecolor": "white", "edgecolor": ink(colour), "linewidth": 1.6}
-        return {**edge, "hatch": self.hatch}
-
-    def curve(self, colour: str) -> dict[str, Any]:
-        """Return matplotlib's arguments for a line."""
-        style, marker, filling = self.line
-        look = {"color": ink(colour), "linestyle": style, "marker": marker, "fillstyle": filling}
-        return {**look, "markersize": 3.5 if marker == "." else 5, "linewidth": 1.5}
-
-
-#: Looks by the kind of values, as in the column ``kind`` of the notebooks' tables.
-KINDS = {
-    "published": Look("", filled=False, line=("none", "D", "none")),
-    "modelled": Look(MODEL_HATCH, filled=True, line=("--", ".", "full")),
-    "measured": Look("", filled=True, line=("-", "o", "full")),
-}
+def bar(kind: str, colour: str) -> dict[str, Any]:
+    """Return matplotlib's arguments for a bar of one of :data:`KINDS`."""
+    hatch = MODEL_HATCH if kind == "modelled" else ""
+    if kind == "published":
+        return {"facecolor": "white", "edgecolor": ink(colour), "linewidth": 1.6, "hatch": hatch}
+    # A wider edge would hide a short stage.
+    return {"facecolor": ink(colour), "edgecolor": "white", "linewidth": 0.4, "hatch": hatch}
