@@ -32,7 +32,7 @@ def in_terminal(
     Args:
         names: workloads' ids → their names.
     """
-    places = [place for place, column in enumerate(table.columns) if column.short]
+    places = [place for place, column in enumerate(table.columns) if place > 2 and column.short]
     groups: dict[str, list[data.Line]] = {}
     for line in table.lines if places else ():
         groups.setdefault(line.cells[0].value, []).append(line)

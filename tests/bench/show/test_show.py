@@ -232,3 +232,9 @@ def test_repeats_beside_other_work_are_counted_apart(make_run):
     assert summary["other"].to_dict() == pytest.approx({NAIVE[0]: 0.0, SORTED[0]: 0.0})
     assert summary["repeats"].to_dict() == {NAIVE[0]: 3, SORTED[0]: 2}
     assert summary["left_out"].to_dict() == {NAIVE[0]: 0, SORTED[0]: 1}
+
+
+def test_what_names_a_workload_is_no_column_twice(make_run):
+    _, table = all_of(make_run(), 200).split("Workloads of the plan", 1)
+    heading = next(line for line in table.splitlines() if "fanouts" in line)
+    assert (heading.count("in titles"), heading.split().count("dataset")) == (1, 1)
