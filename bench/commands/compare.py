@@ -28,12 +28,12 @@ def compare(
 ) -> None:
     """Tell whether run B is slower than run A.
 
-    Verdicts on the ratio B / A: SAME, FAST or SLOW if its whole 95 % interval is within or beyond
-    the threshold, else AMBIGUOUS. UNLIKE: threads waited in different ways. FAILED: in B alone.
-    MISSING, NEW: in one run alone.
+    Verdicts on the ratio B / A: SAME, FAST or SLOW if its whole 95 % interval
+    is within or beyond the threshold, else AMBIGUOUS. UNLIKE: threads slept in
+    one run and spun in the other. FAILED: in B alone. MISSING, NEW: in one run.
 
-    Exit status: 1 if a case is SLOW or FAILED, 2 if the runs cannot be compared, 3 if no case was
-    judged SAME, FAST or SLOW, else 0.
+    Exit status: 1 if a case is SLOW or FAILED, 2 if the runs cannot be compared,
+    3 if no case was judged SAME, FAST or SLOW, else 0.
     """
     from gatherbench.bench.read.compare import CompareError, compare_runs
     from gatherbench.bench.read.tables import RunError, load_run

@@ -28,7 +28,8 @@ def run(
     plan: Annotated[
         str,
         typer.Argument(
-            help="A shipped plan's name, a .toml file, or usual: gpu-decide on a GPU, else quick."
+            help="A shipped plan's name, a .toml file, or the word usual: gpu-decide on a GPU, else"
+            " quick."
         ),
     ] = "",
     resume: Annotated[
@@ -36,7 +37,9 @@ def run(
         typer.Option(help="Complete the run in this folder instead of starting a new one."),
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
-    device: Annotated[str, typer.Option(help="Instead of the plan's: auto, cpu or cuda.")] = "",
+    device: Annotated[
+        str, typer.Option(help="Device in place of the plan's: auto, cpu, cuda.")
+    ] = "",
     profile: Annotated[
         str,
         typer.Option(help="Machine to predict epochs for: a name of `gatherbench list profiles`."),

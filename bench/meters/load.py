@@ -51,7 +51,7 @@ class Load:
     def __str__(self) -> str:
         """Describe the load."""
         return (
-            f"other work has {self.other_cores or 0:.1f} of {self.cores} cores"
+            f"other work uses {self.other_cores or 0:.1f} of {self.cores} cores"
             f" (load average {self.average:.1f})"
         )
 

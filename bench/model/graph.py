@@ -46,8 +46,8 @@ PATHS: tuple[tuple[str, dict[str, str]], ...] = (
 )
 #: Paths without a prediction, and why.
 _NONE = {
-    "auto": "the training shows which of the other paths it is",
-    "partition_buffer": "its minibatches are others: drawn within the partitions in memory",
+    "auto": "auto takes one of the other paths during training",
+    "partition_buffer": "needs a sampler that keeps to the partitions in memory",
 }
 
 

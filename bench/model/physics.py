@@ -118,7 +118,7 @@ def slowest(*limits: Part, all_known: bool = False) -> Part:
     missing = merged(limit.unknown for limit in limits)
     if not known or (all_known and len(known) < len(limits)):
         return Part(math.nan, unknown=missing)
-    left_out = (f"without what is not known: {text}" for text in missing)
+    left_out = (f"not modelled: {text}" for text in missing)
     longest = max(known, key=lambda limit: limit.seconds)
     return replace(longest, unknown=(), remarks=merged([longest.remarks, left_out]))
 

@@ -1,4 +1,4 @@
-"""What four other systems do, behind the doors of a plan, to be compared with data paths.
+"""Parts of four other systems, which a plan names as classes, to be compared with data paths.
 
 SSDTrain (activations off the GPU), PIGEON (kinds of edges), GraphSnapShot (sampling that remembers)
 and MariusGNN (partitions). The rest of the harness does not know them.

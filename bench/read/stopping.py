@@ -5,8 +5,8 @@ most: one with too few quiet repeats, else the one whose interval is widest (nvb
 by such rules, too). All series that take turns with it are measured with it. The plan's budget is
 time spent in such further cases, by their rows, so a run that was cut off continues with the rest.
 
-To stop when an interval happens to be narrow makes it cover less often; from six repeats on that
-costs one or two per cent (``stats/NOTES.md``), so no series ends by its precision before.
+Stopping at a narrow interval lowers its coverage, by one or two per cent from six repeats on
+(``stats/NOTES.md``), so no series ends by its precision before.
 """
 
 from __future__ import annotations

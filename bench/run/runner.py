@@ -76,7 +76,7 @@ class PreparedRun:
 
     Attributes:
         cases: in the order in which they are run; without those that ``further`` added in an
-            earlier session of the run.
+            earlier start of the run.
         device: ``cpu`` or ``cuda``.
         commit, machine: as the rows of the run name them.
         load: of the machine before the run; ``None``: not measured.

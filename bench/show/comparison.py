@@ -55,7 +55,7 @@ _SIGNS |= dict.fromkeys(("AMBIGUOUS", "UNLIKE"), "\N{NO-BREAK SPACE}?")
 TYPICAL = (
     "A and B, measured: typical epochs, the geometric mean over repeats of each repeat's median, as"
     " in speed-ups; the epochs of `gatherbench show` are medians over all epochs. B / A with its"
-    " 95 % interval; after other ratios ! is SLOW, * FAST, ? AMBIGUOUS or UNLIKE, nothing SAME."
+    " 95 % interval; after other ratios ! is SLOW, * FAST, ? undecided; no mark: SAME."
 )
 #: One build was 19 % faster in the second of two idle runs of a shared machine.
 _TWO_VISITS = (

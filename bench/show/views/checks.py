@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -109,22 +110,21 @@ def _calibration(run: Run) -> Table:
     return table_of("calibration", title, frame, terminal=False)
 
 
-def _workloads(run: Run) -> Table:
-    """Tabulate everything that determines an epoch's minibatches."""
-    plan = run.plan["workloads"].items()
-    frame = pd.DataFrame(
-        [{"workload": name, "in_titles": run.names[name], **fields} for name, fields in plan]
-    )
-    frame["fanouts"] = [", ".join(map(str, fanouts)) for fanouts in frame["fanouts"]]
-    return table_of("workloads", "Workloads of the plan", frame)
-
-
-def _machine(run: Run) -> Table:
-    """Tabulate ``env.json`` field by field."""
-    gpus = dict(enumerate(run.env.get("gpus") or []))
-    flat = pd.json_normalize({**run.env, "gpus": gpus}, sep=" › ").astype(str)
+def _in_full(ident: str, title: str, fields: Mapping[str, Any]) -> Table:
+    """Tabulate nested fields, a line each."""
+    flat = pd.json_normalize(dict(fields), sep=" › ").astype(str)
     frame = pd.DataFrame({"what": flat.columns, "value": flat.iloc[0] if len(flat) else ""})
-    return table_of("machine", "The machine in full", frame, terminal=False, folded=True)
+    return table_of(ident, title, frame, terminal=False, folded=True)
+
+
+def _plan(run: Run) -> list[Table]:
+    """Tabulate everything that determines an epoch's minibatches, and ``env.json``."""
+    workloads = {run.names[name]: fields for name, fields in run.plan["workloads"].items()}
+    env = {**run.env, "gpus": dict(enumerate(run.env.get("gpus") or []))}
+    return [
+        _in_full("workloads", "Workloads of the plan", workloads),
+        _in_full("machine", "The machine in full", env),
+    ]
 
 
 CHECKS = View("checks", "Checks and set-up", frame=setup, note=compared)
@@ -137,4 +137,4 @@ UNMEASURED = View(
 SENSORS = View(
     "sensors", "Meters", frame=lambda run: [_calibration(run), meters(run), readings(run)]
 )
-PLAN = View("plan", "What was run on what", frame=lambda run: [_workloads(run), _machine(run)])
+PLAN = View("plan", "What was run on what", frame=_plan)

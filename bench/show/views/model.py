@@ -151,8 +151,9 @@ def graph_table(frame: pd.DataFrame, shape: Shape, profile: LinkProfile) -> Tabl
     ]
     below = (
         "Extrapolated: minibatches follow the law of hashed graphs instead of this graph's edges."
-        " Memory counts rows and buffers, without training. –: unknown."
-        " Fits ?: the profile lacks the size of that memory (gpu.memory, host.memory)."
+        " Memory counts rows and buffers, without training. –: unknown. Fits ?: the profile lacks"
+        " the size of that memory (gpu.memory, host.memory). Epochs within a factor of 1.16 (by a"
+        " profile of the machine itself; else 2.36) are in no order."
     )
     numbered = [f"{number}  {note}" for number, note in enumerate(notes, 1)]
     names = {"gpu_bytes": "GPU_memory_B", "host_bytes": "host_memory_B"}

@@ -16,7 +16,7 @@ CPU = {"usable_cores": 4, "quota_cores": None}
 def test_daemons_are_no_load():
     assert not IDLE.busy
     assert BUSY.busy
-    assert str(BUSY) == "other work has 3.0 of 4 cores (load average 9.8)"
+    assert str(BUSY) == "other work uses 3.0 of 4 cores (load average 9.8)"
     assert not Load(None, 4, 9.8).busy, "nobody counted"
 
 
@@ -35,8 +35,8 @@ def test_the_load_is_what_others_did_in_a_window(monkeypatch):
     ("threads", "quota", "load", "passive", "reason"),
     [
         (0, None, IDLE, False, ""),
-        (0, None, BUSY, True, "other work has 3.0 of 4 cores (load average 9.8)"),
-        (1, None, BUSY, True, "other work has 3.0 of 4 cores (load average 9.8)"),
+        (0, None, BUSY, True, "other work uses 3.0 of 4 cores (load average 9.8)"),
+        (1, None, BUSY, True, "other work uses 3.0 of 4 cores (load average 9.8)"),
         (0, 1.5, IDLE, True, "4 threads have 1.5 cores"),
         (1, 1.5, IDLE, False, ""),
         (2, None, IDLE, False, ""),
