@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -20,6 +21,7 @@ from gatherbench.bench.run.guards import is_running, only_one
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.run import render, render_all
+from gatherbench.bench.show.views.checks import PLAN
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
 
 from ..written_run import append_rows, edit
@@ -234,7 +236,11 @@ def test_repeats_beside_other_work_are_counted_apart(make_run):
     assert summary["left_out"].to_dict() == {NAIVE[0]: 0, SORTED[0]: 1}
 
 
-def test_what_names_a_workload_is_no_column_twice(make_run):
-    _, table = all_of(make_run(), 200).split("Workloads of the plan", 1)
-    heading = next(line for line in table.splitlines() if "fanouts" in line)
-    assert (heading.count("in titles"), heading.split().count("dataset")) == (1, 1)
+def test_a_plans_workloads_are_listed_field_by_field(make_run):
+    run = load_run(make_run())
+    shown: Any = PLAN.frame(run)
+    listed = {made.ident: made.frame.set_index("what")["value"] for made in shown}
+    for name, fields in run.plan["workloads"].items():
+        for field, value in fields.items():
+            assert listed["workloads"][f"{run.names[name]} › {field}"] == str(value)
+    assert listed["machine"]["cpu › model"] == run.env["cpu"]["model"]
