@@ -210,8 +210,8 @@ def test_nothing_measured_is_said(tmp_path, monkeypatch):
                 "2 cases, about 4 minutes on an idle machine. No GPU here: data paths run in host"
                 " memory.",
                 "The machine is busy: other work uses 3.0 of 4 cores (load average 9.8). Epochs"
-                " take longer and differ more, so fewer paths are separated; measure again when it is"
-                " idle.",
+                " take longer and differ more, so fewer paths are separated; measure again when it"
+                " is idle.",
             ],
         ),
     ],
