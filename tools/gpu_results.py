@@ -122,10 +122,10 @@ def findings(folder: Path = FOLDER) -> list[str]:
         f"**Pages**: random rows of 512 B over {gib(far)} come at"
         f" {rates['span_registered', far, 512]:.1f} GB/s out of registered memory and at"
         f" {rates['span_managed', far, 512]:.1f} out of managed memory; a contiguous read reached"
-        f" {roof:.1f} on another H200. Split into pages of 4 KiB, managed memory over 2 GiB gives"
-        f" {rates['split_4k', 2 << 30, 512]:.1f} (rounds of measurement:"
-        f" {pages['rounds']['split_4k', 2 << 30, 512]}); split into 64 KiB,"
-        f" {rates['split_64k', 2 << 30, 512]:.1f}.",
+        f" {roof:.1f} on another H200. Over 2 GiB managed memory gives"
+        f" {rates['split_64k', 2 << 30, 512]:.1f} in pages of 64 KiB, and"
+        f" {rates['split_4k', 2 << 30, 512]:.1f} in pages of 4 KiB (rounds of measurement:"
+        f" {pages['rounds']['split_4k', 2 << 30, 512]}).",
         f"**Sorted ids** bring registered memory to {ordered[MIDDLE]} GB/s over {gib(MIDDLE)} and"
         f" {ordered[FARTHEST]} over {gib(FARTHEST)}; there DGL's launch policy is"
         f" {_beside_dgl(summary)} faster for rows of 16 to 512 B.",

@@ -20,6 +20,8 @@ def test_count_requests(benchmark: BenchmarkFixture, name: str, width: int) -> N
     ids = uniform_ids(ROWS)
     benchmark.group = f"count the requests of {ROWS:,} rows of {width} floats"
     pedantic: Any = benchmark.pedantic
-    row = pedantic(request_row, args=(policy(name), 4 * width, 4, ids), rounds=15, warmup_rounds=1)
-    assert row.counts.rows == ROWS
-    assert row.requests_per_row >= np.ceil(4 * width / 128)
+    counts = pedantic(
+        request_row, args=(policy(name), 4 * width, 4, ids), rounds=15, warmup_rounds=1
+    )
+    assert counts.rows == ROWS
+    assert counts.requests_per_row >= np.ceil(4 * width / 128)

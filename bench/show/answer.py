@@ -51,7 +51,7 @@ _GIVEN = {
 _ONE_PATH = "the plan has one path, and paths are what is ranked; the table compares workloads"
 _AGAIN = "measure again, several repeats on an idle machine"
 _MORE = "more repeats (repeats and budget_s in the plan’s TOML) on an idle machine"
-_LARGER = "in the plan’s TOML, fetch more (fanouts, batch_size, wider rows) or train less (hidden)"
+_LARGER = "in the plan’s TOML, raise fanouts, batch_size or the row’s width, or lower hidden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Answer:
     @property
     def use(self) -> str:
         """The words before :attr:`call`; the first of paths that are not separated is no choice."""
-        return "To use it" if self.verdict == "fastest" else "To use one of them, here the first"
+        return "To use it" if self.verdict == "fastest" else "To use the first of them"
 
     def fields(self) -> dict[str, Any]:
         """Return the fields for programs; unknown values are ``None``."""
@@ -178,8 +178,8 @@ def _sentence(verdict: Verdict, paths: Sequence[Key], ratios: Sequence[Interval]
     names, each = [_name(key) for key in paths], [with_ends(*ratio.ends) for ratio in ratios]
     if verdict == "no difference":
         return (
-            f"No path is measurably faster than {over}: no whole interval lies above"
-            f" {1 + THRESHOLD:g}×. The first other path in the table, {names[0]}: {each[0]}."
+            f"No path is measurably faster than {over}: no ranked path’s whole interval lies above"
+            f" {1 + THRESHOLD:g}×. The shortest other epoch is that of {names[0]}: {each[0]}."
         )
     subject = listed(names, MOST)
     if len(paths) > FEW and ratios:
@@ -260,7 +260,7 @@ def _cautions(run: Run) -> Iterator[str]:
             " default of an idle machine"
         )
     if counts["ok"] and not run.has_gpu:
-        yield "Host memory only. These are not GPU results: run `make bench` on the GPU machine"
+        yield "Host memory only. These are not GPU results: run `make bench` on a GPU machine"
     if cut := int(((run.reasons["source"] == CUT_OFF) & (run.reasons["rank"] < 0)).sum()):
         yield (
             f"Cut off: {cut} case{'s' * (cut > 1)}. Their whole blocks count: rows were compared in"
@@ -273,11 +273,11 @@ def _cautions(run: Run) -> Iterator[str]:
         yield f"Noisy: {busy}. Only quiet repeats count; {remark}"
     if wide := imprecise(run):
         worst = max(wide, key=lambda series: wide[series])
-        width = f"±{wide[worst]:.0%}" if wide[worst] < 1 else "wider than the number itself"
+        width = f"±{wide[worst]:.0%}" if wide[worst] < 1 else "±100% or more"
         precision = run.plan["measure"]["precision"]
-        numbers = "ratios over the shortest epoch" if run.in_turns else "epochs"
+        numbers = "ratios to their workload’s shortest epoch" if run.in_turns else "epochs"
         yield (
-            f"Too few repeats: {len(wide)} {numbers} are less certain than the plan’s precision"
-            f" (±{precision:.0%}); the widest interval is that of {in_words(*worst[1:3])}"
-            f" ({width}); {_MORE} narrow the intervals"
+            f"Too few repeats: {len(wide)} {numbers} miss the plan’s precision"
+            f" (±{precision:.0%}); the least certain is {in_words(*worst[1:3])}, at {width};"
+            f" {_MORE} narrow the intervals"
         )

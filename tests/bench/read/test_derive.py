@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from gatherbench.bench.read import tables
 from gatherbench.bench.read.derive import (
     cpu_seconds,
     epoch_intervals,
@@ -265,3 +266,19 @@ def test_rounding_is_no_stage(make_run):
     assert of(stage_breakdown(load_run(folder)), "cpu_gather", "pinned")["other"] > 0.009
     edit(folder, nearly)
     assert of(stage_breakdown(load_run(folder)), "cpu_gather", "pinned")["other"] == 0.0
+
+
+def test_declared_columns_are_derived_of_the_right_bytes():
+    """3 GB copied and 4 GB read in place cross the link; 0.5 of 2 GB lay there; 6 GB for 1.5."""
+    given = {
+        "declared_copy_engine_bytes": 3e9,
+        "declared_gpu_link_read_bytes": 4e9,
+        "declared_gpu_memory_read_bytes": 5e8,
+        "declared_payload_bytes": 2e9,
+        "declared_disk_read_bytes": 6e9,
+        "declared_disk_payload_bytes": 1.5e9,
+    }
+    line = tables._derived("declared", pd.DataFrame([given])).iloc[0]
+    assert line["declared_link_bytes"] == 7e9
+    assert line["declared_on_device"] == 0.25
+    assert line["declared_amplification"] == 4

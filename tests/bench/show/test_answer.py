@@ -77,7 +77,7 @@ def test_what_more_repeats_would_separate_ties(run_of):
         f" (registered), 1.57× (1.40–1.76) {OF_BEST}"
     )
     assert found.call == 'gatherbench.unified(x, strategy="aligned_zero_copy")'
-    assert found.use == "To use one of them, here the first", "which is no choice"
+    assert found.use == "To use the first of them", "which is no choice"
     assert ranks(run_of, times, 0.05) == [
         "aligned_zero_copy 1–2", "unified_zero_copy 1–2", "cpu_gather 3", "cpu_gather 4",
     ]  # fmt: skip
@@ -130,7 +130,7 @@ def test_table_and_sentences_have_one_order_that_of_the_median_epochs():
         (
             0.8,
             "Limit, no fetch at all: 1.24× (1.10–1.39), so fetching is 19.2 % of an epoch with",
-            "in the plan’s TOML, fetch more (",
+            "in the plan’s TOML, raise fanouts",
         ),
         (
             0.3,
@@ -147,9 +147,9 @@ def test_no_path_is_faster(run_of, limit, said, change):
     found = answered(run_of, times, 0.05)
     assert found.verdict == "no difference"
     assert found.text.startswith(
-        "No path is measurably faster than cpu_gather (pinned), the CPU’s best gather: no whole"
-        " interval lies above 1.05×. The first other path in the table, aligned_zero_copy: 1.01×"
-        " (0.902–1.13)."
+        "No path is measurably faster than cpu_gather (pinned), the CPU’s best gather: no ranked"
+        " path’s whole interval lies above 1.05×. The shortest other epoch is that of"
+        " aligned_zero_copy: 1.01× (0.902–1.13)."
     )
     assert said in found.text
     assert found.change.startswith(change)

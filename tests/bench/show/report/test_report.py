@@ -70,8 +70,8 @@ def test_where_an_epoch_is_less_precise_than_asked_it_says_so(make_run):
         (folder / "plan.json").write_text(json.dumps(plan))
         texts = [one for one in cautions(load_run(folder)) if "precision" in one]
         assert len(texts) == bool(wide)
-        assert not wide or "2 epochs are less certain than the plan’s precision (±3%)" in texts[0]
-        assert not wide or "(±5%)" in texts[0]
+        assert not wide or "2 epochs miss the plan’s precision (±3%)" in texts[0]
+        assert not wide or "at ±5%;" in texts[0]
 
 
 def test_a_run_of_failures_says_so_and_why(make_run):
