@@ -139,7 +139,7 @@ def steps(out: Path) -> dict[str, list[str]]:
     """The commands by name: what the Makefile runs on a GPU, where it can, in little."""
     make = ["make", "-C", str(ROOT), "VENV=system", f"PYTHON={sys.executable}", f"OUT={out}"]
     probe = [sys.executable, "-m", "gatherbench", "probe", "--budget", "1"]
-    others = "gpu_policies,foreign_registered,foreign_managed,split_64k"
+    others = "foreign_registered,foreign_managed,split_64k"
     return {
         "gpu-test": [*make, "gpu-test", "BUDGET=800"],
         "probe": [*probe, "--out", str(out / "probe")],
