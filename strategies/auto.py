@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.distributed as dist
@@ -52,11 +52,14 @@ CLOCK = "from one fetch's submit to the next, training included; turns in shuffl
 
 @dataclass(frozen=True)
 class Auto(Strategy):
-    """Each training searches anew in its first minibatches."""
+    """``search`` is ``fresh``, its only value: each training searches anew in its first
+    minibatches."""
 
     name: ClassVar[str] = "auto"
     summary: ClassVar[str] = "whichever exact path the training itself shows to be the fastest"
     role = "choice"
+
+    search: Literal["fresh"] = "fresh"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:

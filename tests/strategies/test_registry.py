@@ -64,7 +64,7 @@ def test_a_grid_for_sorted_ids_is_refused_for_others(monkeypatch):
         ("async_zero_copy", "mps,auto", "zero_copy"),
         ("cached_zero_copy", "lru,10%,0", "zero_copy"),
         ("all_in_gpu", "default", "upper_bound"),
-        ("auto", "default", "choice"),
+        ("auto", "fresh", "choice"),
         ("auto", "kept", "choice"),
         ("disk_mmap", "random,warm", "other"),
         ("cpu_gather", "a variant of long ago", "conventional"),
