@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 #: Where the processes of several machines meet by default: as torchrun's.
 PORT = 29500
+#: Slurm numbers steps from here on that no srun of the user started: a batch script, a shell.
+_NO_STEP = 0xFFFF_FFF0
 #: By launcher, the variables of rank, ranks, rank on the machine, and ranks of the machine.
 _NAMES = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -99,6 +101,7 @@ def launched(environ: Mapping[str, str]) -> Launch | None:
     Raises:
         LaunchError: the variables contradict each other, or are incomplete.
     """
+    environ = {**environ, **_of_step(environ)}
     for launcher, names in _NAMES.items():
         world = environ.get(names[1], "")
         if launcher == "mpirun" and world == "1":
@@ -106,6 +109,18 @@ def launched(environ: Mapping[str, str]) -> Launch | None:
         if world not in ("", "1"):
             return _checked(launcher, environ)
     return None
+
+
+def _of_step(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the tasks of a step of srun, by its job's variables where it has none of its own."""
+    if not (step := environ.get("SLURM_STEP_ID", "")).isdecimal():
+        return {}
+    jobs = {"SLURM_STEP_NUM_TASKS": "NTASKS", "SLURM_STEP_TASKS_PER_NODE": "TASKS_PER_NODE"}
+    if int(step) >= _NO_STEP:
+        return dict.fromkeys(jobs, "")
+    return {
+        name: environ.get(name) or environ.get(f"SLURM_{job}", "") for name, job in jobs.items()
+    }
 
 
 def _checked(launcher: str, environ: Mapping[str, str]) -> Launch:

@@ -160,3 +160,13 @@ def test_what_was_started_is_said():
         "srun started 2 processes on 2 machines",
         "srun started 4 processes on 2 machines",
     ]
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_step_without_tasks_of_its_own_has_those_of_its_job(rank):
+    """As older Slurm gives them: two whole runs would disturb each other."""
+    own = ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE")
+    step = {name: value for name, value in srun(rank, 4, 2).items() if name not in own}
+    assert launched({**step, "SLURM_TASKS_PER_NODE": "2(x2)"}) == launched(srun(rank, 4, 2))
+    with pytest.raises(LaunchError, match="SLURM_STEP_TASKS_PER_NODE are not set"):
+        launched(step)
