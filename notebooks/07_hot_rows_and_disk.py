@@ -20,7 +20,7 @@ from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.views.axis import chart
 from gatherbench.kernels.disk_read import reads_of
 from gatherbench.kernels.table_file import TableFile
-from gatherbench.strategies.disk_direct import NOWHERE
+from gatherbench.strategies.disk import NOWHERE
 from helpers import (
     ONE_REPEAT,
     bars,

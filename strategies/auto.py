@@ -27,13 +27,13 @@ from gatherbench.kernels.managed_memory import span_of
 from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.modes import plain_torch
 from gatherbench.reason import Reason, unsupported
-from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.auto_search import MOST, NoPathError, Outcome, Turn, search
 from gatherbench.strategies.base import UNRANKED, Fetcher, Residency, SetupStep, Strategy, Ticket
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.places import no_room, path_skip, reads_managed, with_index
+from gatherbench.strategies.zero_copy import AlignedZeroCopy
 
 #: The minibatches that a search may take.
 LONGEST = 250

@@ -8,7 +8,7 @@ A few nodes of a real graph are in most minibatches. Data Tiering (Min et al., K
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -142,11 +142,11 @@ class CachedPath(HostPath):
         self._rows = empty_table((kept.capacity, features.shape[1]), features.dtype)
         begin = time.perf_counter()
         if isinstance(kept, Placed):
-            self._read_far(torch.from_numpy(kept.ids), self._rows)
+            self.read(torch.from_numpy(kept.ids), self._rows)
         self.fill_seconds = time.perf_counter() - begin
         self._hits = 0
 
-    def _read_far(self, ids: Tensor, out: Tensor, places: Tensor | None = None) -> None:
+    def read(self, ids: Tensor, out: Tensor, places: Tensor | None = None) -> None:
         """Read row ``ids[i]``, which is not kept, into row ``places[i]`` (or ``i``) of ``out``."""
         self.cpu.gather(self.table, ids, out, places)
 
@@ -154,12 +154,12 @@ class CachedPath(HostPath):
         slots, fill = (torch.from_numpy(array) for array in self._kept.step(ids.numpy()))
         here, far = (torch.nonzero(where).view(-1) for where in (slots >= 0, slots < 0))
         self.cpu.gather(self._rows, slots[here], out, here)
-        self._read_far(ids[far], out, far)
+        self.read(ids[far], out, far)
         self._hits += here.numel()
         new = torch.nonzero(fill >= 0).view(-1)
         self.cpu.gather(out, new, self._rows, fill[new])
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> Mapping[str, float]:
         return {self.counted: self._hits}
 
 

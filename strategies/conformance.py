@@ -35,9 +35,9 @@ from gatherbench.strategies.base import (
     announcing,
     not_plain,
 )
+from gatherbench.strategies.bounds import ready_ids
 from gatherbench.strategies.data_path import BYTES, DataPath
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ranks
-from gatherbench.strategies.no_fetch import ready_ids
 from gatherbench.strategies.partition_orders import Partitions
 
 #: Dtypes, and bytes of a row of each: powers of two, either side of a 128 B line, and the widths of

@@ -19,6 +19,8 @@ and stores the id, which the host reads once after many fetches. Fetches reuse t
 from __future__ import annotations
 
 import dataclasses
+import functools
+import statistics
 import time
 from collections.abc import Callable
 from typing import Self
@@ -39,6 +41,7 @@ from gatherbench.kernels.order import Order, ReadOrder, read_order
 from gatherbench.strategies.base import ID_DTYPES, Fetcher, Residency, SetupStep, Ticket, rows_of
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import Staging, after, device_rows, event, found_at
+from gatherbench.strategies.host_tuning import ENOUGH, first_good, in_turns
 from gatherbench.strategies.places import with_index
 
 #: The launch policy for rows that lie in GPU memory.
@@ -46,6 +49,11 @@ ON_DEVICE_POLICY = "unaligned"
 #: The paper's final share of the GPU, in per cent (10:90, its authors' script), for a gather beside
 #: training: before tuning, and where it is not tuned.
 USUAL_BUDGET = 10
+#: Per cent of the GPU that a sweep tries.
+BUDGETS = (1, 2, 5, 10, 15, 25, 50)
+#: Bytes of a table from which on a sweep decides: the GPU's caches may hold a smaller one.
+SWEEP_BYTES = 64 << 20
+_SWEEP_ROUNDS, _STEPS = 5, 4
 
 #: The ways to let a GPU read a table: register it in place, use managed memory (the table is copied
 #: there if need be), or copy it to the GPU. With each: the metrics for its seconds and bytes.
@@ -287,6 +295,64 @@ class KernelFetcher(Fetcher):
         item_bytes = self.dtype.itemsize
         row_bytes = self.row_width * item_bytes
         return policy_point(policy, row_bytes, item_bytes, address % 16, 0, ids.itemsize)
+
+
+class OverlappedFetcher(KernelFetcher):
+    """Finds the share of a GPU that a gather on a separate stream needs while training runs.
+
+    A share caps the grid, as a part of all threads that the GPU can hold: the blocks spread over
+    all multiprocessors and leave the rest of each to training.
+    """
+
+    def begin_with(self, budget: str) -> None:
+        """Gather within ``budget``: per cent, or ``auto``, which may be tuned."""
+        chosen = budget != "auto"
+        self.tunable = not chosen and self.memory.size_bytes >= SWEEP_BYTES
+        percent = int(budget) if chosen else USUAL_BUDGET
+        self.take(percent, "chosen by the user" if chosen else "the paper's share")
+
+    def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
+        """Take the smallest share that is good by the time of a whole step, training included."""
+        known = len(self.setup)
+        measure = functools.partial(self.step_seconds, ids, beside)
+        shares = in_turns(BUDGETS, self.limit, measure, _SWEEP_ROUNDS)
+        source = f"median time.perf_counter of a step, training beside the fetch, {_STEPS} in a row"
+        self.setup += [
+            SetupStep(f"budget_{percent}_step_time", "s", seconds, source)
+            for percent, seconds in shares.items()
+        ]
+        alone = statistics.median(self.alone_seconds(beside) for _ in range(_SWEEP_ROUNDS))
+        source = "median time.perf_counter of a training step, no fetch beside it"
+        self.setup.append(SetupStep("train_alone_step_time", "s", alone, source))
+        fetching = functools.partial(self.step_seconds, ids, lambda: None)
+        fetch = min(in_turns(BUDGETS, self.limit, fetching, _SWEEP_ROUNDS).values())
+        source = "median time.perf_counter of a fetch, no training beside it, by the fastest share"
+        self.setup.append(SetupStep("fetch_alone_step_time", "s", fetch, source))
+        why = f"smallest that reaches {ENOUGH:.0%} of the best step; replaces the paper's share"
+        self.take(first_good(shares), why, "budget_beside_training")
+        return self.setup[known:]
+
+    def alone_seconds(self, beside: Callable[[], object]) -> float:
+        """Measure the seconds of ``beside`` while nothing else runs."""
+        torch.cuda.synchronize(self.device)
+        begin = time.perf_counter()
+        for _ in range(_STEPS):
+            beside()
+        torch.cuda.synchronize(self.device)
+        return (time.perf_counter() - begin) / _STEPS
+
+    def step_seconds(self, ids: Tensor, beside: Callable[[], object]) -> float:
+        """Measure the seconds of a step that fetches ``ids`` while ``beside`` runs."""
+        tickets = [self.submit(ids)]
+
+        def step() -> None:
+            tickets.pop().result()
+            tickets.append(self.submit(ids))
+            beside()
+
+        seconds = self.alone_seconds(step)
+        tickets.pop().result()
+        return seconds
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:

@@ -14,27 +14,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast, get_args
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.disk_read import RowReader
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.reason import Reason, unsupported
-from gatherbench.strategies.base import (
-    Fetcher,
-    Minibatches,
-    Residency,
-    SetupStep,
-    Strategy,
-    announcing,
-)
+from gatherbench.strategies.base import Fetcher, Minibatches, SetupStep, Strategy, announcing
 from gatherbench.strategies.cached_zero_copy import CachedPath, kept_steps
 from gatherbench.strategies.cuda_fetcher import open_staged
 from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.disk_direct import NOWHERE, engine_step, planned_file, read_path
-from gatherbench.strategies.host_fetcher import on_disk
+from gatherbench.strategies.disk import NOWHERE, OffDisk, engine_step, planned_file, read_path
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.places import no_room, path_skip
 from gatherbench.strategies.row_caches import RowCache, RowPolicy
@@ -80,13 +70,11 @@ class DiskCached(Strategy):
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         """Describe a minibatch without kept rows, from a table as ``disk_direct`` assumes it."""
-        return read_path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes), merge=True)
+        return read_path(ids, ids, TableFile(NOWHERE, 0, 0, row_bytes))
 
     def data_paths(self, minibatches: Minibatches) -> Iterator[DataPath]:
-        file, kept = (
-            planned_file(minibatches),
-            self.kept(minibatches.num_rows, minibatches.knowledge),
-        )
+        file = planned_file(minibatches)
+        kept = self.kept(minibatches.num_rows, minibatches.knowledge)
 
         def epoch(batches: Iterable[Tensor]) -> Iterable[Tensor]:
             if not isinstance(kept, RowCache):
@@ -98,7 +86,7 @@ class DiskCached(Strategy):
                 kept.step(ids.numpy())
         for ids in epoch(minibatches.batches):
             missing = ids[torch.from_numpy(kept.step(ids.numpy())[0] < 0)]
-            yield read_path(ids, missing, file, merge=True)
+            yield read_path(ids, missing, file)
 
     def _part(self, whole: int) -> int:
         return whole * int(self.share.removesuffix("%")) // 100
@@ -131,7 +119,7 @@ class DiskCached(Strategy):
         return fetcher
 
 
-class DiskCachedPath(CachedPath):
+class DiskCachedPath(OffDisk, CachedPath):
     """Reads rows that are not kept off the disk; a cache that ``forgets`` begins epochs cold."""
 
     counted: ClassVar[str] = "rows_in_memory"
@@ -148,10 +136,6 @@ class DiskCachedPath(CachedPath):
         self._cache = kept if isinstance(kept, RowCache) else None
         self.announced = self._cache.ahead if self._cache else 0
 
-    def _read_far(self, ids: Tensor, out: Tensor, places: Tensor | None = None) -> None:
-        rows = out.view(torch.uint8).numpy()
-        self._reader.read(ids.long().numpy(), rows, None if places is None else places.numpy())
-
     def fetch(self, ids: Tensor, out: Tensor) -> None:
         if self._failed:
             raise RuntimeError("a read has failed, and rows are missing in memory: open it again")
@@ -166,16 +150,3 @@ class DiskCachedPath(CachedPath):
     def drop_caches(self) -> None:
         if self._cache is not None and self._forgets:
             self._cache.drop_caches()
-
-    def residency(self) -> tuple[Residency, ...]:
-        return on_disk(self._reader.file.path)
-
-    def counts(self) -> dict[str, int]:
-        return super().counts() | self._reader.counts()
-
-    def latencies(self) -> NDArray[np.int64]:
-        return self._reader.latencies()
-
-    def close(self) -> None:
-        self._reader.close()
-        super().close()

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,7 +24,6 @@ from gatherbench.kernels.host_gather import Begun, HostGather, available_cores, 
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.modes import plain_torch
 from gatherbench.kernels.native_threads import NativeThreads
-from gatherbench.kernels.table_file import MINCORE, pages_in_memory
 from gatherbench.strategies.base import (
     ID_DTYPES,
     Fetcher,
@@ -52,16 +50,6 @@ def host_buffer(features: Tensor, *, given_away: bool = False) -> RowBuffer:
     if given_away:
         return RowBuffer(lambda count: torch.empty((count, width), dtype=dtype, device="cpu"))
     return RowBuffer(lambda count: empty_table((count, width), dtype))
-
-
-def on_disk(path: Path) -> tuple[Residency, ...]:
-    """Report whether any page of the file is in memory; empty if the kernel does not answer."""
-    try:
-        left = pages_in_memory(path)
-    except OSError:
-        return ()
-    place = f"the page cache ({left} pages)" if left else "the file on disk"
-    return (Residency("the file on disk", place, MINCORE),)
 
 
 class HostPath(Observed, ABC):

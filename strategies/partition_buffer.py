@@ -33,8 +33,8 @@ from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
 from gatherbench.strategies.base import Fetcher, Minibatches, Residency, SetupStep, Strategy
 from gatherbench.strategies.cuda_fetcher import open_staged
 from gatherbench.strategies.data_path import DataPath, staged_path
-from gatherbench.strategies.disk_direct import planned_file
-from gatherbench.strategies.host_fetcher import HostPath, on_disk
+from gatherbench.strategies.disk import on_disk, planned_file
+from gatherbench.strategies.host_fetcher import HostPath
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.partition_orders import Partitions
 

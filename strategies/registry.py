@@ -12,21 +12,17 @@ import itertools
 from collections.abc import Mapping
 
 from gatherbench.plugins import Plugins, nearest, require_read_back
-from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
-from gatherbench.strategies.all_in_gpu import AllInGpu
-from gatherbench.strategies.async_zero_copy import AsyncZeroCopy
 from gatherbench.strategies.auto import Auto
 from gatherbench.strategies.base import Role, Strategy
 from gatherbench.strategies.base import parameters as parameters  # noqa: PLC0414 - what a plan asks for
+from gatherbench.strategies.bounds import AllInGpu, NoFetch
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.copy_engine_gather import CopyEngineGather
 from gatherbench.strategies.cpu_gather import CpuGather
+from gatherbench.strategies.disk import DiskDirect, DiskMmap
 from gatherbench.strategies.disk_cached import DiskCached
-from gatherbench.strategies.disk_direct import DiskDirect
-from gatherbench.strategies.disk_mmap import DiskMmap
-from gatherbench.strategies.no_fetch import NoFetch
 from gatherbench.strategies.partition_buffer import PartitionBuffer
-from gatherbench.strategies.unified_zero_copy import UnifiedZeroCopy
+from gatherbench.strategies.zero_copy import AlignedZeroCopy, AsyncZeroCopy, UnifiedZeroCopy
 
 STRATEGIES: tuple[type[Strategy], ...] = (
     CpuGather,

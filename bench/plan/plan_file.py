@@ -71,8 +71,9 @@ def load_plan(name_or_path: str) -> Plan:
     except ValidationError as error:
         problems = "\n  ".join(_explain(e) for e in error.errors() if not _of_the_other(e))
         raise PlanError(f"{path.name}:\n  {problems}") from None
-    # The registry takes seconds, as it loads torch. A strategy's file has its name.
-    strategies = {file.stem for file in STRATEGIES_FOLDER.glob("[a-z]*.py")}
+    # The registry takes seconds, as it loads torch: the names stand in the files.
+    sources = " ".join(file.read_text("utf-8") for file in STRATEGIES_FOLDER.glob("*.py"))
+    strategies = set(re.findall(r'^    name: ClassVar\[str\] = "(\w+)"', sources, re.MULTILINE))
     strategies |= set(importlib.metadata.entry_points(group="gatherbench.strategies").names)
     for number, strategy in enumerate(table.name for table in plan.strategy):
         if strategy not in {EVERY_OTHER, *strategies}:

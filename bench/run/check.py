@@ -26,7 +26,7 @@ from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, not_plain
-from gatherbench.strategies.no_fetch import ready_ids, writes_rows
+from gatherbench.strategies.bounds import ready_ids, writes_rows
 
 #: Why `no_fetch` has no score: it trains on rows that do not belong to the minibatch.
 NO_SCORE = "not_applicable: no_fetch trains on the same rows, whatever it is asked for"

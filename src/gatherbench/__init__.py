@@ -2,7 +2,7 @@
 
 ``gatherbench.datasets`` makes and reads graphs in one format on disk. ``gatherbench.kernels`` has
 gathers, memory that a GPU can read, reads of a disk, and the account of requests.
-``gatherbench.strategies`` has a file for each data path over them. ``gatherbench.bench`` is the
+``gatherbench.strategies`` has the data paths over them. ``gatherbench.bench`` is the
 harness, ``gatherbench.stats`` its intervals and verdicts. Importing this package loads none of
 them, so that ``gatherbench --help`` answers without torch or pandas. :func:`unified` (for your own
 training code), :class:`UnifiedTensor`, :func:`empty`, :func:`shared_table` and :func:`load_run` (a

@@ -8,7 +8,7 @@ from gpu_variants import CUDA, opened
 from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
-from gatherbench.strategies.cuda_overlap import BUDGETS, OverlappedFetcher
+from gatherbench.strategies.cuda_kernel_fetcher import BUDGETS, OverlappedFetcher
 
 SHARES = {percent / 100 for percent in BUDGETS}
 

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 
 import torch
 
-from gatherbench.strategies import cuda_overlap
+from gatherbench.strategies import cuda_kernel_fetcher
 from gatherbench.strategies.base import SetupStep
-from gatherbench.strategies.cuda_kernel_fetcher import blocks_of
-from gatherbench.strategies.cuda_overlap import BUDGETS, OverlappedFetcher
+from gatherbench.strategies.cuda_kernel_fetcher import BUDGETS, OverlappedFetcher, blocks_of
 from gatherbench.strategies.host_tuning import first_good
 from gatherbench.strategies.registry import build, parameters
 
@@ -77,7 +76,7 @@ def test_a_step_time_is_that_of_one_step(monkeypatch):
     """Four steps of 3 s each by a clock of the test's own."""
     now = [100.0]
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    monkeypatch.setattr(cuda_overlap, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(cuda_kernel_fetcher, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     fetcher = FakeFetcher({})
 
     def step() -> None:

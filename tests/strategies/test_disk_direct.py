@@ -17,7 +17,7 @@ from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Fetcher, Minibatches
 from gatherbench.strategies.conformance import NonconformingError
 from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.disk_direct import DiskDirect
+from gatherbench.strategies.disk import DiskDirect
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
 from gatherbench.strategies.registry import build
 

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from gatherbench.kernels.table_file import TableFile, drop_pages, pages_in_memory
-from gatherbench.strategies import disk_mmap
+from gatherbench.strategies import disk
 from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.conformance import random_table
-from gatherbench.strategies.disk_mmap import DiskMmap
-from gatherbench.strategies.host_fetcher import on_disk
+from gatherbench.strategies.disk import DiskMmap, on_disk
 from gatherbench.strategies.knowledge import Knowledge
 
 CPU = torch.device("cpu")
@@ -67,7 +66,7 @@ def test_a_cold_epoch_that_would_be_warm_does_not_begin(file, monkeypatch):
 
 def test_a_path_that_drops_nothing_is_found_in_memory(file, monkeypatch):
     """Wrong on purpose: what it says of itself is read off the page cache, not believed."""
-    monkeypatch.setattr(disk_mmap, "require_cold", lambda _path: None)
+    monkeypatch.setattr(disk, "require_cold", lambda _path: None)
     with opened(file, start="cold") as fetcher:
         fetcher.submit(IDS).result()
         fetcher.drop_caches()

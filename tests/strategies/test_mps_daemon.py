@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gatherbench.strategies import mps_daemon
-from gatherbench.strategies.cuda_overlap import USUAL_BUDGET
+from gatherbench.strategies.cuda_kernel_fetcher import USUAL_BUDGET
 from gatherbench.strategies.mps_daemon import (
     CONTROL,
     PIPE_VARIABLE,

@@ -25,11 +25,11 @@ import gatherbench
 from gatherbench.kernels.host_memory import HUGE_PAGE
 from gatherbench.kernels.native_threads import NativeThreads
 from gatherbench.strategies import auto, unified_tensor
-from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.buffers import RowBuffer
 from gatherbench.strategies.conformance import MODES
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.unified_tensor import UnifiedTensor
+from gatherbench.strategies.zero_copy import AlignedZeroCopy
 
 TABLE = torch.randn(3000, 8, generator=torch.Generator().manual_seed(0))
 PATHS = ("aligned_zero_copy", "cpu_gather", "async_zero_copy", "auto", "all_in_gpu")

@@ -25,13 +25,13 @@ from torch import Tensor
 
 import gatherbench
 from gatherbench.reason import Reason
-from gatherbench.strategies.aligned_zero_copy import AlignedZeroCopy
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge, Ranks, current_ranks
 from gatherbench.strategies.registry import build
 from gatherbench.strategies.unified_tensor import UnifiedTensor
+from gatherbench.strategies.zero_copy import AlignedZeroCopy
 
 TABLE = torch.randn(500, 7, generator=torch.Generator().manual_seed(0))
 

@@ -15,7 +15,7 @@ from gatherbench.bench.commands import execute as execute_module
 from gatherbench.bench.commands.execute import BadRunError, new_run, reopen
 from gatherbench.bench.machine.env import describe_machine
 from gatherbench.bench.plan.plan import Plan, PlanError, ResolvedPlan
-from gatherbench.bench.plan.plan_file import STRATEGIES_FOLDER, load_plan, plan_names
+from gatherbench.bench.plan.plan_file import load_plan, plan_names
 from gatherbench.bench.plan.workload import Workload, workload_name
 from gatherbench.bench.run.counting import UNCOUNTED
 from gatherbench.bench.run.models import build_model
@@ -506,8 +506,10 @@ else:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_file_of_a_strategy_has_its_name():
+def test_every_strategy_is_known_without_the_registry(tmp_path):
     from gatherbench.strategies.registry import CHOICES, STRATEGIES
 
-    for strategy in (*STRATEGIES, *CHOICES):
-        assert (STRATEGIES_FOLDER / f"{strategy.name}.py").is_file()
+    tables = "".join(f'[[strategy]]\nname = "{one.name}"\n' for one in (*STRATEGIES, *CHOICES))
+    load_plan(write(tmp_path, SMALL + tables))
+    with pytest.raises(PlanError, match="no strategy is called 'registry'"):
+        load_plan(write(tmp_path, f'{SMALL}\n[[strategy]]\nname = "registry"\n'))
