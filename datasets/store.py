@@ -24,7 +24,7 @@ from gatherbench.plugins import require_read_back
 
 __all__ = ["DatasetError", "data_root", "dataset_folder", "folder_bytes", "open_dataset"]
 
-#: Other folders of the data folder: downloads, and minibatches.
+#: Other folders of the data folder: downloads, and minibatches of earlier versions.
 RESERVED = ("raw", "traces")
 #: Entries of ``indices`` in one piece: indexing by int32 makes an int64 copy.
 _ENTRIES = 1 << 22

@@ -97,9 +97,8 @@ def remove(
     name: Annotated[str, typer.Argument(help="A name of `gatherbench datasets list`.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
 ) -> None:
-    """Remove a dataset and the minibatches drawn from it; downloads stay."""
+    """Remove a dataset; downloads stay."""
     from gatherbench.bench.read.units import bytes_in_words
-    from gatherbench.bench.sampling.prepare import traces_of
     from gatherbench.bench.show.listing import bytes_below
     from gatherbench.datasets.dataset import not_ours
     from gatherbench.datasets.files import discard, exclusive
@@ -113,10 +112,8 @@ def remove(
         if refusal := not_ours(folder):
             raise DatasetError(refusal)
         with exclusive(folder):
-            folders = [*traces_of(folder), folder]
-            size = bytes_in_words(sum(bytes_below(path) for path in folders))
+            size = bytes_in_words(bytes_below(folder))
             if not yes:
-                typer.confirm(f"Remove {folder} and its minibatches, {size}?", abort=True, err=True)
-            for path in folders:
-                discard(path)
+                typer.confirm(f"Remove {folder}, {size}?", abort=True, err=True)
+            discard(folder)
     typer.echo(f"removed {folder}: {size}")

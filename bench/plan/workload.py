@@ -59,15 +59,6 @@ class Workload:
         return self.batch_size * (self.gpus if self.scaling == "weak" else 1)
 
     @property
-    def trace_id(self) -> str:
-        """The name of the minibatches: workloads that differ only in the model share it."""
-        fan = "x".join(str(f) for f in self.fanouts)
-        fields = self._fields()
-        for name in ("model", "hidden", "around_step", "step"):
-            fields.pop(name, None)
-        return self._named(f"f{fan}", "", fields)
-
-    @property
     def id(self) -> str:
         """A readable name with a digest of every field: ``wordnet-sage16x2-b1000-1f2e3d4c``.
 
@@ -76,14 +67,11 @@ class Workload:
         model = f"{self.model.rpartition(':')[2]}{self.hidden}x{self.layers}"
         step = f"-{_class_of(self.around_step)}" if self.around_step else ""
         step += "" if self.step == "issued" else f"-{self.step}"
-        return self._named(model, step, self._fields())
-
-    def _named(self, model: str, step: str, fields: dict[str, Any]) -> str:
         scale = "" if self.scale == 1.0 else f"@{self.scale:g}"
         ranks = "" if self.gpus == 1 else f"-x{self.gpus}{self.scaling[0]}"
         drawn = f"-{_class_of(self.sampler)}" if self.sampler else ""
         name = f"{self.dataset}{scale}-{model}-b{self.batch_size}{ranks}{drawn}{step}"
-        digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps(self._fields(), sort_keys=True).encode()).hexdigest()
         return f"{name[:_LONGEST]}-{digest[:8]}"
 
     def _fields(self) -> dict[str, Any]:

@@ -49,8 +49,7 @@ class StepInputs:
     Steps of one stream may share it, as each copies its minibatch into it first.
 
     Args:
-        num_nodes, num_edges: of the minibatches, as those of
-            :class:`~gatherbench.bench.sampling.trace.Trace`.
+        num_nodes, num_edges: of the minibatches, int64 ``[batches, L + 1]`` and ``[batches, L]``.
         width: numbers of a row.
 
     Attributes:

@@ -30,9 +30,7 @@ from gatherbench.bench.run.table import file_of
 from gatherbench.bench.run.training_cost import COUNTED, Counted, training_cost
 from gatherbench.bench.sampling.epoch import knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.prepare import rank_trace
 from gatherbench.bench.sampling.sampler import Tally
-from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.dataset import DatasetSpec
 from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels.order import LINE_BYTES, MANAGED_PAGE_BYTES, PAGE_BYTES
@@ -102,9 +100,8 @@ def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
     """Yield for each set the sizes of its minibatches and the facts of each path, as for JSON."""
     first, dataset = jobs[0], open_dataset(jobs[0].dataset)
     workload, world = first.case.workload, first.case.workload.gpus
-    trace = first.trace if world == 1 else rank_trace(first.trace, rank)
     own_job = replace(first, device="cpu", rank=rank if world > 1 else -1)
-    epochs = Epochs(own_job, dataset, Trace.open(trace))
+    epochs = Epochs(own_job, dataset)
     strategies = {_name(job.case): build(job.case.strategy, job.case.params) for job in jobs}
     parts = epochs.sampler.partitions
     known = knowledge_of(workload, dataset, epochs.measured_ids(), parts)
@@ -128,8 +125,7 @@ class MinibatchSet:
 
     Attributes:
         batches: the epoch's number of minibatches; the counted ones represent all.
-        num_nodes, num_edges: of each layer, as those of
-            :class:`~gatherbench.bench.sampling.trace.Trace`.
+        num_nodes, num_edges: of each minibatch, a number for each layer.
         tallies: further counters, for the model or the sampler.
     """
 
@@ -299,7 +295,7 @@ class Counts:
 
     @property
     def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Return nodes and edges of the minibatches of all sets, as :class:`Trace` does for one."""
+        """Return nodes and edges of the minibatches of all sets: int64 ``[batches, layers]``."""
         if not self.sets:
             return None
         nodes, edges = (

@@ -139,8 +139,7 @@ class Engine:
         if "failed" in answer:
             dataset = block.jobs[0].case.workload.dataset
             return f"{dataset} could not be prepared: {answer['failed']}"
-        folders = Path(answer["dataset"]), Path(answer["trace"])
-        return Ready(*folders, answer["identity"], block.part)
+        return Ready(Path(answer["dataset"]), answer["identity"], block.part)
 
     def check_time(self) -> None:
         """Raise :class:`TimeUp` if it is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,10 +15,9 @@ from gatherbench.bench.plan.doors import is_relational
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
-from gatherbench.bench.sampling.epoch import draws
+from gatherbench.bench.sampling.epoch import FIRST, draws
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.sampler import sampler_of
-from gatherbench.bench.sampling.trace import Trace
 from gatherbench.bench.sampling.typed import EdgeKinds
 from gatherbench.bench.sampling.workers import Pending, begun_ahead, drawn_ahead
 from gatherbench.datasets.dataset import GraphDataset
@@ -33,9 +33,9 @@ class Epochs:
     epochs after them, and whatever follows the measurement has those after these.
     """
 
-    def __init__(self, job: Job, dataset: GraphDataset, trace: Trace) -> None:
+    def __init__(self, job: Job, dataset: GraphDataset) -> None:
         self.plan, self.workload, self.rank = job.measure, job.case.workload, max(job.rank, 0)
-        self.dataset, self.trace = dataset, trace
+        self.dataset = dataset
         graph, device = (dataset.indptr, dataset.indices), torch.device(job.device)
         self.sampler = sampler_of(self.workload, *graph)
         #: Has a GPU draw a minibatch, if a GPU samples.
@@ -54,6 +54,11 @@ class Epochs:
     def batches(self) -> int:
         """Return the number of minibatches of the first epoch."""
         return len(self._order(0))
+
+    @cached_property
+    def first(self) -> list[MiniBatch]:
+        """Return the first minibatches of epoch 0, drawn by the CPU; fetched again at the end."""
+        return list(itertools.islice(self.on_cpu(0), FIRST))
 
     def measured(self, number: int) -> Iterator[MiniBatch]:
         """Yield the minibatches of set ``number``."""

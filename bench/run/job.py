@@ -24,11 +24,10 @@ CHOICE = TypeAdapter(SensorChoice)
 
 
 class Ready(NamedTuple):
-    """A workload that can be measured: folders of dataset and minibatches, their identity, and the
-    file with the counts of the minibatches."""
+    """A workload that can be measured: its dataset's folder, their identity, and the file with the
+    counts of the minibatches."""
 
     dataset: Path
-    trace: Path
     identity: str
     counts: Path | None = None
 
@@ -40,7 +39,7 @@ class Job:
     Attributes:
         device: ``cpu`` or ``cuda``.
         run: makes the rows of the run.
-        dataset, trace: folders of the graph and of the minibatches; each rank has its own trace.
+        dataset: the folder of the graph.
         part: the file that the process writes (bench/run/part.py).
         alone: no other path is open in the process.
         sensors: the GPU's sensors that the run's calibration trusts; ``None``: no GPU.
@@ -59,7 +58,6 @@ class Job:
     device: str
     run: RowMaker
     dataset: Path
-    trace: Path
     part: Path
     alone: bool = False
     sensors: SensorChoice | None = None

@@ -53,7 +53,6 @@ from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of, row_o
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.sampling.trace import KEPT
 from gatherbench.kernels.reference import reference_gather
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import COUNTS, SetupStep
@@ -368,15 +367,14 @@ class MeasuredCase(ExitStack):
             if self._trained is not None:
                 self._trained()
             self._score(-1)
-        epochs, kept = session.epochs, min(KEPT, len(session.epochs.trace))
-        last = (epochs.typed(epochs.trace[number]) for number in range(kept))
-        compared = self._compared("after the last epoch", kept, self.job.alone)
-        check_rows(self.fetcher, compared, last, self.trainer, session.group)
+        epochs = session.epochs
+        compared = self._compared("after the last epoch", len(epochs.first), self.job.alone)
+        check_rows(self.fetcher, compared, epochs.first, self.trainer, session.group)
         self._write_setup(step for step in self.fetcher.setup if step not in self._steps)
         if self._stays is not None:
             out.row(self._stays.row(self._make))
         if plan.peak and self.job.first:
-            step = partial(self.trainer.step, *self._fetched(epochs.typed(epochs.trace[0])))
+            step = partial(self.trainer.step, *self._fetched(epochs.first[0]))
             peak, source = peak_of(step, self._device)
             out.row(self._make.ok("train", "peak", "B", peak, source))
         if not self.job.alone:

@@ -35,7 +35,6 @@ from gatherbench.bench.run.part import (
     rows_of,
 )
 from gatherbench.bench.run.table import Table, load_table, table_kind
-from gatherbench.bench.sampling.prepare import rank_trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.outside import words_of
 from gatherbench.strategies.knowledge import Ranks
@@ -123,7 +122,7 @@ def _one_rank(local: int, job: Job, table: Table | None, parent: int) -> None:
         # One GPU per process, so that "cuda" is the rank's own, for meters and driver calls too.
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         os.environ["CUDA_VISIBLE_DEVICES"] = named.split(",")[local] if named else str(local)
-    own_job = replace(job, rank=rank, trace=rank_trace(job.trace, rank))
+    own_job = replace(job, rank=rank)
     # The case must end before its time limit.
     patience_s = min(PATIENCE_S, job.measure.timeout_s / 2)
     with closing(PartWriter(rank_part(job.part, rank))) as out:

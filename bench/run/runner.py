@@ -306,10 +306,10 @@ class Runner:
         return job if job.counted else replace(job, counts=None)
 
     def _blank(self, case: Case, part: Path) -> Job:
-        task, none = self.task, Path()
+        task = self.task
         # Checking one repeat of a strategy is enough; the first may have failed.
         first = key_of(case)[:3] not in self._took
-        return Job(case, self.measure, task.device, task.rows, none, none, part, first=first)
+        return Job(case, self.measure, task.device, task.rows, Path(), part, first=first)
 
     def _so_far(self, job: Job) -> SoFar:
         return self._cases.get(key_of(job.case), SoFar())
@@ -425,7 +425,7 @@ class Runner:
         """
         workload = group[0].workload
         ready = self._ready.get(workload)
-        stale = isinstance(ready, Ready) and not ready.trace.name.endswith(state_of(ready.dataset))
+        stale = isinstance(ready, Ready) and not ready.identity.startswith(state_of(ready.dataset))
         if ready is None or stale:
             part = self._beside(f"prepared{self._preparations}")
             self._preparations += 1
@@ -471,7 +471,7 @@ def other_data(folder: Path, workload: Workload, identity: str) -> str | None:
 
     Args:
         folder: of the run.
-        identity: of :func:`gatherbench.bench.sampling.prepare.identity`.
+        identity: of :func:`gatherbench.bench.sampling.prepare.prepare`.
 
     Raises:
         StoreError: the run's ``data.json`` was damaged.

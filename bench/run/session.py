@@ -33,7 +33,6 @@ from gatherbench.bench.run.table import (
 )
 from gatherbench.bench.sampling.epoch import knowledge_of
 from gatherbench.bench.sampling.splitmix import derive
-from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
 from gatherbench.reason import Reason
@@ -75,7 +74,7 @@ class Session:
 
     @cached_property
     def epochs(self) -> Epochs:
-        return Epochs(self._job, self.dataset, Trace.open(self._job.trace))
+        return Epochs(self._job, self.dataset)
 
     @cached_property
     def labels(self) -> Tensor:
@@ -89,9 +88,11 @@ class Session:
 
     @cached_property
     def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Nodes and edges of the measured minibatches; if they were not counted, of the trace."""
-        trace = self.epochs.trace
-        return Counts.of(self._job).sizes or (trace.num_nodes, trace.num_edges)
+        """Nodes and edges of the measured minibatches; if they were not counted, of the first."""
+        first = self.epochs.first
+        edges = [[of_layer.shape[1] for of_layer in batch.edges] for batch in first]
+        nodes = [batch.num_nodes for batch in first]
+        return Counts.of(self._job).sizes or (np.array(nodes), np.array(edges))
 
     @cached_property
     def known(self) -> Knowledge:

@@ -26,18 +26,17 @@ from gatherbench.outside import plain
 def prepare_workload(block: Block, out: PartWriter) -> None:
     """Prepare the workload's dataset and minibatches, and count these if a job needs it."""
     from gatherbench.bench.run.counting import count_sets
-    from gatherbench.bench.sampling.prepare import identity, prepare
+    from gatherbench.bench.sampling.prepare import prepare
 
     jobs: list[Job] = []
 
     def work() -> None:
-        dataset, trace = prepare(
+        dataset, identity = prepare(
             block.jobs[0].case.workload,
             lambda what, done: out.write("work", what=plain(what), fraction=float(done)),
         )
-        folders = {"dataset": str(dataset), "trace": str(trace)}
-        out.write("answer", **folders, identity=identity(dataset, trace))
-        jobs.extend(replace(job, dataset=dataset, trace=trace) for job in block.jobs)
+        out.write("answer", dataset=str(dataset), identity=identity)
+        jobs.extend(replace(job, dataset=dataset) for job in block.jobs)
 
     _, reason = outcome(work)
     if reason is not None:

@@ -1,6 +1,6 @@
 """Give the seed nodes of an epoch's minibatches, and the random seed of each.
 
-Live sampling, traces and what a path may know in advance all use this module, so they have the same
+Whoever draws minibatches and what a path may know in advance use this module, so they have the same
 minibatches.
 """
 
@@ -22,6 +22,8 @@ from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.strategies.knowledge import Adjacency, Knowledge
 from gatherbench.strategies.partition_orders import Partitions
 
+#: The number of minibatches by which a run recognises its graph and sampler.
+FIRST = 8
 # Different values, so that an epoch's order, its draws and earlier minibatches are independent.
 _ORDER, _DRAWS, _EARLIER = 1, 2, 5
 
@@ -104,7 +106,7 @@ def draws(
 ) -> Iterator[tuple[Any, int]]:
     """Give the arguments of the sampler for a rank's minibatches: seed nodes and random seed.
 
-    A trace is drawn with those of epoch 0. The call itself orders the seed nodes, before any clock
+    The call itself orders the seed nodes, before any clock
     starts: on a large graph this sort takes as long as several minibatches.
     """
     tasks = workload_seeds(workload, sampler, dataset.train_ids, epoch, rank)

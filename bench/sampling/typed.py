@@ -1,6 +1,6 @@
 """Look up the kinds of a minibatch's edges in the graph, whichever sampler drew it.
 
-Samplers and traces do not contain kinds. So a relational model and an untyped one train on the
+Samplers do not draw kinds. So a relational model and an untyped one train on the
 same minibatches, and every sampler serves both.
 """
 

@@ -147,7 +147,7 @@ LISTINGS: dict[str, Callable[[], pd.DataFrame]] = {
 
 
 def on_disk(root: Path) -> tuple[pd.DataFrame, str]:
-    """List each graph with its minibatches, and other folders; return the frame and the total size.
+    """List each graph, and other folders; return the frame and the total size.
 
     To free space: `gatherbench datasets remove`, and `rm` for downloads and folders without graphs.
 
@@ -157,26 +157,20 @@ def on_disk(root: Path) -> tuple[pd.DataFrame, str]:
     Raises:
         OSError: a folder is unreadable, so its size is unknown.
     """
-    from gatherbench.bench.sampling.prepare import TRACES, traces_of
     from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, read_spec
 
-    graphs, traces = _folders(root), _folders(root / TRACES)
-    size = {place: bytes_below(place) for place in [*graphs, *traces]}
-    total, rows = sum(size[place] for place in graphs), []
-    size.pop(root / TRACES, None)
-    for folder in [place for place in graphs if (place / SPEC_FILE).is_file()]:
+    size = {place: bytes_below(place) for place in _folders(root)}
+    total, rows = sum(size.values()), []
+    for folder in [place for place in size if (place / SPEC_FILE).is_file()]:
         try:
             about = sizes(read_spec(folder)[0])[1:]
         except DatasetError:
             about = ("damaged", "–", "–")
-        drawn = [size.pop(trace) for trace in traces_of(folder) if trace in size]
-        text = f"{bytes_in_words(sum(drawn))} for {len(drawn)}" if drawn else "–"
-        rows.append((plain(folder.name), *about, bytes_in_words(size.pop(folder)), text))
-    # The rest has no graph: other folders of the data folder, and minibatches of removed graphs.
-    rest = [(str(place.relative_to(root)), bytes_in_words(n)) for place, n in size.items()]
-    rows += [(name, "", "", "", text, "") for name, text in rest]
+        rows.append((plain(folder.name), *about, bytes_in_words(size.pop(folder))))
+    # The rest has no graph.
+    rows += [(plain(place.name), "", "", "", bytes_in_words(n)) for place, n in size.items()]
     text = f"{bytes_in_words(total)} in {root}; to have room: gatherbench datasets remove NAME"
-    return pd.DataFrame(rows, columns=[*_SIZES, "on disk", "its minibatches"]), text
+    return pd.DataFrame(rows, columns=[*_SIZES, "on disk"]), text
 
 
 def _folders(place: Path) -> list[Path]:

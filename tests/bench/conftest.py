@@ -165,7 +165,7 @@ def make_job(tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def make(strategy: str = "cpu_gather", model: str = "sage", **changes: Any) -> Job:
         params = changes.pop("params", {})
         workload = Workload("tiny", model=model, fanouts=(4, 3), batch_size=32, max_batches=5)
-        dataset, trace = prepare(workload)
+        dataset, _ = prepare(workload)
         case = Case(workload, strategy, build(strategy, params).variant, params, 0)
         return Job(
             case,
@@ -173,7 +173,6 @@ def make_job(tiny_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             "cpu",
             RowMaker("run", "abc", "box", "host"),
             dataset,
-            trace,
             tmp_path / f"{case.id}.jsonl",
         )
 

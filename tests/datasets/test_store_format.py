@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gatherbench.bench.sampling.prepare import TRACES
 from gatherbench.datasets import files, writer
 from gatherbench.datasets.dataset import (
     HEADER_BYTES,
@@ -509,7 +508,7 @@ def test_where_folders_lie(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    ["", "..", "../x", "a/b", ".hidden", "a b", "a@b", "a" * 101, "raw", TRACES, "NA", "null"],
+    ["", "..", "../x", "a/b", ".hidden", "a b", "a@b", "a" * 101, "raw", "traces", "NA", "null"],
 )
 def test_a_name_that_is_no_folder_name_of_a_dataset_is_refused(name):
     with pytest.raises(DatasetError, match=r"dataset name|is a folder of gatherbench's own"):

@@ -25,7 +25,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -37,6 +37,7 @@ from torch import Tensor
 from gatherbench.bench.plan.plan import Plan
 from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import Case
+from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Block, Job
 from gatherbench.bench.run.models import Trainer
 from gatherbench.bench.run.part import read_part, rows_of
@@ -46,7 +47,6 @@ from gatherbench.bench.run.worker import do
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.prepare import prepare
-from gatherbench.bench.sampling.trace import Trace
 from gatherbench.kernels.reference import byte_rows
 from gatherbench.strategies.base import Fetcher, Strategy
 
@@ -79,11 +79,11 @@ def record(plan: Plan) -> Found:
 def _measured(plan: Plan, cases: list[Case], folder: Path) -> Found:
     """Measure the cases of a process, here."""
     folder.mkdir()
-    ready = prepare(cases[0].workload)
+    dataset, _ = prepare(cases[0].workload)
     run, device = RowMaker("golden", "", "", "host"), "cuda" if ON_STANDIN else "cpu"
     counts, alone = folder / "counts", len(cases) == 1
     jobs = [
-        Job(case, plan.measure, device, run, *ready[:2], folder / "part", alone, counts=counts)
+        Job(case, plan.measure, device, run, dataset, folder / "part", alone, counts=counts)
         for case in cases
     ]
     do(Block("prepare", tuple(replace(job, part=counts) for job in jobs)))
@@ -132,7 +132,17 @@ class _Watch:
             return fetcher
 
         hooks.enter_context(mock.patch.object(Strategy, "open", opening))
-        calls: list[tuple[Any, str, str]] = [(Trainer, "step", "t"), (Trace, "__getitem__", "r")]
+        read = self._said("r", lambda batch: batch)
+
+        class First(list[Any]):
+            def __iter__(self) -> Iterator[Any]:
+                return map(read, super().__iter__())
+
+        draw = Epochs.first.func
+        first = cached_property(lambda epochs: First(draw(epochs)))
+        first.__set_name__(Epochs, "first")
+        hooks.enter_context(mock.patch.object(Epochs, "first", first))
+        calls: list[tuple[Any, str, str]] = [(Trainer, "step", "t")]
         calls += [(NeighborSampler, "sample", "d"), (DeviceSampler, "begin", "d")]
         for owner, name, letter in calls:
             said = self._said(letter, getattr(owner, name))

@@ -12,11 +12,8 @@ import ctypes
 import itertools
 import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,9 +26,6 @@ from gatherbench.bench.run.captured import CapturedTrainer, StepInputs
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.loop import Watch, run_epoch
 from gatherbench.bench.run.models import Trainer, build_model
-from gatherbench.bench.sampling.epoch import epoch_seeds
-from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.sampling.trace import Trace, draw_trace
 from gatherbench.strategies.conformance import open_known, random_table
 from gatherbench.strategies.registry import build
 
@@ -120,7 +114,8 @@ def counted(name: str, params: dict[str, str], sampling: str, step: str = "issue
     strategy = build(name, params)
     table = random_table(NODES, WIDTH, torch.uint8).view(torch.uint8).float() / 256
     labels = torch.arange(NODES) % CLASSES
-    with _epochs(sampling) as epochs, open_known(strategy, table, CUDA) as fetcher:
+    epochs = _epochs(sampling)
+    with open_known(strategy, table, CUDA) as fetcher:
         model = build_model(WORKLOAD, WIDTH, CLASSES)
         trainer = Trainer(model, labels, CUDA)
         if step == "captured":
@@ -165,29 +160,24 @@ def counted(name: str, params: dict[str, str], sampling: str, step: str = "issue
     return Minibatch(*((then - before).each(LAST - FIRST) for before, then in counts))
 
 
-@contextmanager
-def _epochs(sampling: str) -> Iterator[Epochs]:
+def _epochs(sampling: str) -> Epochs:
     rng = np.random.default_rng(0)
     indptr = np.arange(0, 10 * NODES + 1, 10)
     indices = rng.integers(0, NODES, 10 * NODES)
     train_ids = np.arange(MINIBATCHES * BATCH)
-    with tempfile.TemporaryDirectory() as folder:
-        seeds = epoch_seeds(train_ids, BATCH, WORKLOAD.seed, 0)
-        sampler = NeighborSampler(indptr, indices, WORKLOAD.fanouts)
-        draw_trace(Path(folder, "trace"), sampler, seeds, WORKLOAD.seed)
-        dataset: Any = SimpleNamespace(
-            indptr=indptr,
-            indices=indices,
-            train_ids=train_ids,
-            spec=SimpleNamespace(num_nodes=NODES),
-        )
-        job: Any = SimpleNamespace(
-            measure=Measure(repeats=1, sampling=sampling),  # type: ignore[arg-type]
-            case=SimpleNamespace(workload=WORKLOAD),
-            device="cuda",
-            rank=0,
-        )
-        yield Epochs(job, dataset, Trace.open(Path(folder, "trace")))
+    dataset: Any = SimpleNamespace(
+        indptr=indptr,
+        indices=indices,
+        train_ids=train_ids,
+        spec=SimpleNamespace(num_nodes=NODES),
+    )
+    job: Any = SimpleNamespace(
+        measure=Measure(repeats=1, sampling=sampling),  # type: ignore[arg-type]
+        case=SimpleNamespace(workload=WORKLOAD),
+        device="cuda",
+        rank=0,
+    )
+    return Epochs(job, dataset)
 
 
 def columns(found: Minibatch) -> tuple[float, ...]:

@@ -14,7 +14,6 @@ from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.sampling.prepare import prepare
-from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 
 from ..run.fakes import measured, skipped
@@ -26,8 +25,8 @@ def parted(job: Job, words: str = "parts=8 held=2", max_batches: int = 0) -> Job
     """The job with partitions, on epochs of whole length."""
     drawn = f"{BUFFERED} {words}"
     workload = replace(job.case.workload, sampler=drawn, max_batches=max_batches)
-    dataset, trace = prepare(workload)
-    return replace(job, case=replace(job.case, workload=workload), dataset=dataset, trace=trace)
+    prepare(workload)
+    return replace(job, case=replace(job.case, workload=workload))
 
 
 def values(rows: list[Row], metric: str, basis: str = "measured") -> list[float | None]:
@@ -41,7 +40,7 @@ def test_every_way_to_have_them_gives_the_same_minibatches(make_job):
         {"sampling": "live", "sampler_workers": 2},
     ):
         job = parted(make_job(**changes))
-        epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+        epochs = Epochs(job, open_dataset(job.dataset))
         drawn.append([batch.input_ids for batch in epochs.measured(0)])
     other = [batch.input_ids for batch in epochs.measured(1)]
     first, *rest = drawn
@@ -49,7 +48,7 @@ def test_every_way_to_have_them_gives_the_same_minibatches(make_job):
     for more in rest:
         assert all(torch.equal(a, b) for a, b in zip(first, more, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=False))
-    cut_short = Trace.open(parted(make_job(), max_batches=3).trace)
+    cut_short = Epochs(parted(make_job(), max_batches=3), open_dataset(job.dataset)).first
     assert len(cut_short) == 3
     assert all(torch.equal(first[i], cut_short[i].input_ids) for i in range(3))
 
@@ -102,9 +101,9 @@ def test_a_run_of_two_workloads_has_the_rows_and_the_accuracy_of_both(plan, tmp_
     prepared = new_run(str(plan), tmp_path / "results", "cpu", profile="a100-pcie4")
     rows = list[Row]()
     for case in prepared.cases:
-        dataset, trace = prepare(case.workload)
+        dataset, _ = prepare(case.workload)
         run, part = RowMaker("run", "abc", "box", "host"), tmp_path / "part.jsonl"
-        job = Job(case, prepared.measure, "cpu", run, dataset, trace, part)
+        job = Job(case, prepared.measure, "cpu", run, dataset, part)
         last = ("case", "wall_time", "s", "clock")
         if (why := skipped(job)) is None:
             end = job.rows.ok(*last[:3], 1.0, last[3])

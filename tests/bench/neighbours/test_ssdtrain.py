@@ -362,5 +362,4 @@ def test_plans_expand_each_workload_by_what_is_around_its_steps():
     assert [one.around_step for one in plan.workloads()] == around * 2
     assert first == usual.workloads()[0]  # the id that it has ever had
     assert second.id != first.id
-    assert second.trace_id == first.trace_id
     assert "-ToDisk-" in second.id

@@ -417,7 +417,7 @@ def job(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.25)
     case, none = Case(Workload("tiny"), "cpu_gather", "", {}, 0), Path()
     run = RowMaker("run", "abc", "box", "cuda")
-    return Job(case, Measure(), "cuda", run, none, none, tmp_path / "part.jsonl")
+    return Job(case, Measure(), "cuda", run, none, tmp_path / "part.jsonl")
 
 
 def test_the_worker_writes_rows_and_a_choice(job, driver):

@@ -18,8 +18,9 @@ from gatherbench.bench.plan.plan import Plan, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import load_plan, plan_names
 from gatherbench.bench.plan.workload import Workload, workload_name
 from gatherbench.bench.run.counting import UNCOUNTED
+from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.models import build_model
-from gatherbench.bench.sampling.trace import Trace
+from gatherbench.datasets.store import open_dataset
 
 from ..run.fakes import measured
 
@@ -71,10 +72,9 @@ name = "all_in_gpu"
 def test_ranks_expand_and_stand_in_the_id(tmp_path):
     workloads = load_plan(write(tmp_path, RANKS)).workloads()
     assert [w.gpus for w in workloads] == [1, 2, 4]
-    for name in ("id", "trace_id"):
-        names = [getattr(w, name).rsplit("-b1000", 1)[1] for w in workloads]
-        assert [n[: n.rindex("-")] for n in names] == ["", "-x2s", "-x4s"]
-        assert len({n[n.rindex("-") :] for n in names}) == 3
+    names = [w.id.rsplit("-b1000", 1)[1] for w in workloads]
+    assert [n[: n.rindex("-")] for n in names] == ["", "-x2s", "-x4s"]
+    assert len({n[n.rindex("-") :] for n in names}) == 3
     assert {w.step_seeds for w in workloads} == {1000}
 
 
@@ -90,11 +90,10 @@ def test_both_scalings_are_workloads_of_their_own_but_of_one_rank(tmp_path):
 
 
 def test_ids_of_one_rank_are_those_of_before_there_were_several():
-    """Runs of then and now are compared by them, and traces are kept by theirs."""
+    """Runs of then and now are compared by them."""
     few = {"fanouts": (25, 10), "max_batches": 12}
     for model, known in (("sage", "8b339ac0"), ("gat", "d6f6b61d")):  # of results/example/plan.json
         assert Workload("wordnet", model=model, **few).id == f"wordnet-{model}16x2-b1000-{known}"
-    assert Workload("wordnet", **few).trace_id == "wordnet-f25x10-b1000-2bda5e99"
 
 
 def test_a_workload_of_several_ranks_or_another_seed_in_words():
@@ -308,9 +307,9 @@ def test_the_example_of_a_model_trains_and_is_counted(own_models, make_job):
     job = make_job(model="models_for_a_test:SumGNN", epochs=3)
     rows = {(r.stage, r.metric, r.epoch): r for r in measured(job)}
     assert all((rows["train", "loss", epoch].value or 9) < math.log(3) for epoch in range(3))
-    trace = Trace.open(job.trace)
-    (_, inner, _), (near, far) = trace.num_nodes.sum(axis=0), trace.num_edges.sum(axis=0)
-    seeds = trace.num_nodes[:, 0].sum()
+    batches = Epochs(job, open_dataset(job.dataset)).first
+    seeds, inner, _ = map(sum, zip(*(batch.num_nodes for batch in batches), strict=True))
+    near, far = (sum(batch.edges[layer].shape[1] for batch in batches) for layer in (0, 1))
     first, last = 2 * inner * 33 * 16, 2 * seeds * 16 * 3
     operations = rows["train", "operations", 0]
     assert operations.value == 2 * first + far * 33 + 3 * last + near * 16
@@ -437,7 +436,7 @@ def test_a_sampler_is_another_workload_and_draws_on_the_cpu_alone(tmp_path):
     plain, some = plan.workloads()
     assert (plain.sampler, some.sampler) == ("", BUFFERED)
     assert plain.id != some.id
-    assert "-Buffered-" in some.trace_id
+    assert "-Buffered-" in some.id
     assert workload_name(asdict(some)) == "wordnet GraphSAGE (sampler: Buffered)"
     assert not [c for c in plan.cases() if c.strategy == "partition_buffer"], "by its name alone"
     on_gpu = load_plan(write(tmp_path, own.replace("[measure]", '[measure]\nsampling = "gpu"')))
@@ -466,7 +465,6 @@ def test_a_captured_step_is_another_workload_on_the_same_minibatches(tmp_path):
     issued, captured = load_plan(write(tmp_path, CAPTURED)).workloads()
     assert issued == Workload("wordnet")
     assert captured == Workload("wordnet", step="captured")
-    assert issued.trace_id == captured.trace_id
     assert "-captured-" in captured.id
     assert issued.id.rpartition("-")[2] != captured.id.rpartition("-")[2]
     assert workload_name(asdict(issued)) == "wordnet GraphSAGE"

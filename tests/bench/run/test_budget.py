@@ -39,7 +39,7 @@ class Clocked:
 
     def prepare(self, *_: Any) -> Ready:
         Clocked.now += Clocked.preparing_s
-        return Ready(Path("/nowhere"), Path("/nowhere-"), "it")
+        return Ready(Path("/nowhere"), "-it")
 
     def ask(self, *_: Any, **__: Any) -> dict[str, Any]:
         return {}
@@ -252,7 +252,7 @@ def test_a_process_says_how_much_of_its_work_is_done_and_the_runner_passes_it_on
             hear({"kind": "turn", "case": case, "since": 0.0, "before_s": 0.0, "done": done})
 
     run._ended = 4
-    ready = Ready(Path("/nowhere"), Path("/nowhere-"), "it")
+    ready = Ready(Path("/nowhere"), "-it")
     monkeypatch.setattr(run.engine, "run", says)
     jobs = [run._job(case, ready, store.new_part()) for case in wanted]
     turn = list[str]()

@@ -16,8 +16,6 @@ from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.prepare import prepare, rank_trace
-from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath
@@ -46,7 +44,7 @@ def test_every_sum_is_its_own_and_each_epochs(make_job, monkeypatch):
     """5 minibatches of 32 seeds, fan-outs 4 and 3, over a table of 400 rows of 33 float32."""
     monkeypatch.setattr(counting, "build", lambda *_: FromPeers())
     (job,) = counted(make_job(epochs=2))
-    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    epochs = Epochs(job, open_dataset(job.dataset))
     spec = epochs.dataset.spec
     constant = constant_rows(job, FromPeers(), spec, NOTHING)
     assert {f"{row.stage}.{row.metric}": row.value for row in constant} == {
@@ -87,7 +85,7 @@ def test_of_a_long_epoch_some_minibatches_say_what_all_ask_for(make_job, monkeyp
     """Two of five, the first and the third (5 // 2), count two and a half times."""
     monkeypatch.setattr(counting, "build", lambda *_: FromPeers())
     job = make_job(count_batches=2)
-    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    epochs = Epochs(job, open_dataset(job.dataset))
     drawn = list(epochs.on_cpu(0))
     assert [b.input_ids.tolist() for b in epochs.on_cpu(0, [2])] == [drawn[2].input_ids.tolist()]
     two, rows = [drawn[0], drawn[2]], declared(job)
@@ -120,8 +118,7 @@ def test_each_minibatch_is_counted_where_some_do_not_stand_for_all(make_job, mon
     sampler = "gatherbench.bench.neighbours.mariusgnn:Buffered"
     changes = {"captured": {"step": "captured"}, "sampler": {"sampler": sampler}}
     workload = replace(job.case.workload, **changes.get(why, {}))
-    dataset, trace = prepare(workload)
-    job = replace(job, case=replace(job.case, workload=workload), dataset=dataset, trace=trace)
+    job = replace(job, case=replace(job.case, workload=workload))
     monkeypatch.setattr(counting, "build", lambda *_: FromPeers())
     if why == "a disk":
         monkeypatch.setattr(FromPeers, "needs", frozenset({"file"}))
@@ -163,14 +160,14 @@ def test_requests_of_two_epochs_by_hand(make_job, monkeypatch):
 def test_each_rank_has_what_its_own_minibatches_ask_for(make_job):
     job = make_job()
     workload = replace(job.case.workload, gpus=2)
-    dataset, trace = prepare(workload)
-    job = replace(job, case=replace(job.case, workload=workload), dataset=dataset, trace=trace)
+    job = replace(job, case=replace(job.case, workload=workload))
     (job,) = counted(job)
     for rank in (0, 1):
-        mine = replace(job, rank=rank, trace=rank_trace(trace, rank))
+        mine = replace(job, rank=rank)
+        drawn = Epochs(mine, open_dataset(job.dataset)).first
         (edges,) = [r for r in Counts.of(mine).rows(mine, 0, 3) if r.metric == "edges"]
         assert (edges.value, edges.rank, edges.epoch) == (
-            Trace.open(mine.trace).num_edges.sum(),
+            sum(edges.shape[1] for batch in drawn for edges in batch.edges),
             rank,
             3,
         )

@@ -12,7 +12,6 @@ from gatherbench.bench.run import epoch_minibatches as epochs_module
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.sampling import workers
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 
 
@@ -27,7 +26,7 @@ def of(batches: Iterable[MiniBatch]) -> list[list[int]]:
 def test_fresh_epochs_have_minibatches_that_no_other_has(make_job):
     """Of two measured, a warm-up and two further ones no two are alike."""
     job = make_job(epochs=2, warmup_epochs=1)
-    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    epochs = Epochs(job, open_dataset(job.dataset))
     measured = [of(epochs.measured(number)) for number in (0, 1)]
     warm_up, further = of(epochs.warm_up(0)), [of(epochs.further()) for _ in range(2)]
     drawn = [*measured, warm_up, *further]
@@ -46,7 +45,7 @@ def test_paths_that_take_turns_have_the_order_of_an_epoch_drawn_once(
     """As far as memory is given to it."""
     monkeypatch.setattr(epochs_module, "KEPT_ORDERS", kept)
     job, drawn = make_job(), list[int]()
-    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    epochs = Epochs(job, open_dataset(job.dataset))
     draws = epochs_module.draws
     monkeypatch.setattr(
         epochs_module, "draws", lambda *given: drawn.append(given[3]) or draws(*given)
@@ -60,12 +59,12 @@ def test_paths_that_take_turns_have_the_order_of_an_epoch_drawn_once(
 def test_waits_for_what_a_gpu_draws_are_told_once(make_job, monkeypatch):
     """A clock that goes on by a second whenever it is read: one for each of 5 minibatches."""
     job = make_job()
-    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    epochs = Epochs(job, open_dataset(job.dataset))
     of(epochs.measured(0))
     assert epochs.waited_s() is None, "no GPU draws"
     clock = itertools.count()
     monkeypatch.setattr(workers.time, "perf_counter", lambda: float(next(clock)))
-    batch = epochs.trace[0]
+    batch = epochs.first[0]
     epochs._begin = lambda *_: SimpleNamespace(result=lambda: batch)
     before, drawn = epochs.measured(1), epochs.measured(1)
     of(before)
@@ -76,7 +75,7 @@ def test_waits_for_what_a_gpu_draws_are_told_once(make_job, monkeypatch):
 
 def test_what_a_path_may_know_is_drawn_by_the_cpu(make_job):
     job = make_job()
-    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    epochs = Epochs(job, open_dataset(job.dataset))
     wanted = numbers(epochs.measured_ids())
     epochs._begin = lambda *_: 1 / 0  # type: ignore[assignment, return-value]
     assert numbers(epochs.measured_ids()) == wanted
@@ -84,7 +83,7 @@ def test_what_a_path_may_know_is_drawn_by_the_cpu(make_job):
 
 def test_workers_bring_the_kinds_of_edges_along(make_job):
     job = make_job(sampling="live", sampler_workers=1)
-    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    epochs = Epochs(job, open_dataset(job.dataset))
     kind = SimpleNamespace(typed=lambda batch: replace(batch, kinds=batch.edges[:1]))
     epochs._kinds = kind  # type: ignore[assignment]
     assert [len(batch.kinds) for batch in epochs.measured(0)] == [1] * 5
@@ -95,7 +94,7 @@ def test_epochs_may_be_drawn_side_by_side(make_job, sampler):
     job = make_job()
     workload = replace(job.case.workload, sampler=sampler)
     job = replace(job, case=replace(job.case, workload=workload))
-    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    epochs = Epochs(job, open_dataset(job.dataset))
     apart = [numbers(epochs.ids(number)) for number in (0, 1)]
     both = [list(pair) for pair in zip(epochs.ids(0), epochs.ids(1), strict=True)]
     assert [numbers(one) for one in zip(*both, strict=True)] == apart

@@ -23,8 +23,8 @@ from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.session import Session
 from gatherbench.bench.run.table import load_table
 from gatherbench.bench.run.untimed import EnergyBlock
-from gatherbench.bench.sampling.prepare import prepare, rank_trace
-from gatherbench.bench.sampling.trace import Trace
+from gatherbench.bench.sampling.epoch import batch_seed, workload_seeds
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.knowledge import Ranks
 
@@ -166,9 +166,8 @@ def rank_job(make_job: Any, tmp_path: Path) -> Job:
     """Of rank 1 of two."""
     job: Job = make_job(warmup_epochs=1, epochs=2, eval_batches=1)
     workload = replace(job.case.workload, gpus=2)
-    _, trace = prepare(workload)
     case = replace(job.case, workload=workload)
-    return replace(job, case=case, rank=1, trace=rank_trace(trace, 1))
+    return replace(job, case=case, rank=1)
 
 
 def test_a_rank_measures_as_one_of_several(rank_job, monkeypatch):
@@ -215,14 +214,16 @@ def test_ranks_begin_with_one_model_and_draw_a_dropout_each(make_job):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_live_sampling_gives_each_rank_its_trace(make_job, rank):
-    job: Job = make_job(sampling="sample")
-    workload = replace(job.case.workload, gpus=2)
-    dataset, trace = prepare(workload)
-    mine = Trace.open(rank_trace(trace, rank))
+def test_each_rank_has_minibatches_of_its_own(make_job, rank):
+    job: Job = make_job()
+    workload, graph = replace(job.case.workload, gpus=2), open_dataset(job.dataset)
+    sampler = NeighborSampler(graph.indptr, graph.indices, workload.fanouts)
+    seeds = workload_seeds(workload, sampler, graph.train_ids, 0, rank)
+    mine = [sampler.sample(s, batch_seed(0, 0, i, rank, 2)) for i, s in enumerate(seeds)]
     job = replace(job, case=replace(job.case, workload=workload), rank=rank)
-    drawn = list(Epochs(job, open_dataset(dataset), mine).measured(0))
-    assert [b.input_ids.tolist() for b in drawn] == [b.input_ids.tolist() for b in mine]
+    epochs = Epochs(job, graph)
+    for drawn in (list(epochs.measured(0)), epochs.first):
+        assert [b.input_ids.tolist() for b in drawn] == [b.input_ids.tolist() for b in mine]
 
 
 def test_a_table_that_ranks_register_is_shared(make_job):

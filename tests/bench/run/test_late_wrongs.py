@@ -21,7 +21,6 @@ from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import Row
-from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
@@ -244,7 +243,7 @@ def measured(job: Job, fetcher: type[Fetcher], monkeypatch: pytest.MonkeyPatch) 
 
 def sizes_of(job: Job, epoch: int) -> list[int]:
     """Rows of each minibatch of an epoch of the workload."""
-    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    epochs = Epochs(job, open_dataset(job.dataset))
     return [len(ids) for ids in epochs.ids(epoch)]
 
 
@@ -263,8 +262,7 @@ def rejected(
 def test_the_fetcher_that_the_wrong_ones_spoil_is_right(make_job, monkeypatch):
     job = make_job()
     rows = measured(job, Right, monkeypatch)
-    trace, warm_up = Trace.open(job.trace), sizes_of(job, 2)
-    sizes = [len(trace[i].input_ids) for i in range(EPOCH)]
+    warm_up, sizes = sizes_of(job, 2), sizes_of(job, 0)
     (compared,) = [r.value for r in rows if (r.stage, r.metric) == ("check", "rows")]
     # In full: two minibatches, the warm-up, and five after the last epoch; of two timed epochs
     # three minibatches each, of which every n-th row is looked at, n = rows // 32.

@@ -31,7 +31,6 @@ from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.session import Session
 from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.bench.sampling.epoch import knowledge_of
-from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies import auto, places
 from gatherbench.strategies.base import SetupStep
@@ -178,8 +177,7 @@ def test_a_case_on_the_host_says_where_its_table_lies_and_what_it_cannot_read(ma
     assert {r.basis for r in rows} == {"measured"}, "the path is declared once for all repeats"
     (source,) = [r.source for r in rows if r.metric == "table_load_time"]
     assert source.endswith("copied into anonymous memory")
-    trace = Trace.open(job.trace)
-    fetched = sum(len(trace[i].input_ids) for i in range(len(trace)))
+    fetched = sum(len(ids) for ids in Epochs(job, open_dataset(job.dataset)).ids(0))
     assert value(rows, "fetch", "payload", 0) == fetched * 33 * 4
     absent = [r for r in rows if r.stage == "epoch" and r.value is None]
     assert absent, "this machine reads every sensor there is?"
@@ -264,21 +262,19 @@ def test_fresh_minibatches_are_others_in_each_epoch_and_the_same_for_all(make_jo
     measured(make_job("async_zero_copy", warmup_epochs=2, epochs=2))
     assert fetched == again
     warm, warmer, one, two = again
-    trace = Trace.open(job.trace)
-    assert one == [trace[i].input_ids.tolist() for i in range(len(trace))]
+    assert one == [ids.tolist() for ids in Epochs(job, open_dataset(job.dataset)).ids(0)]
     every = [tuple(ids) for epoch in (warm, warmer, one, two) for ids in epoch]
     assert len(set(every)) == len(every) == 4 * 5
 
 
 def test_what_may_be_learned_from_is_not_what_is_measured(make_job):
-    """Whole epochs of another seed: none of their minibatches is in the trace."""
+    """Whole epochs of another seed: none of their minibatches is measured."""
     job = make_job()
     dataset = open_dataset(job.dataset)
     earlier = knowledge_of(job.case.workload, dataset).earlier
     assert earlier is not None
     drawn = [[tuple(ids.tolist()) for ids in earlier(epoch)] for epoch in (0, 1, 0)]
-    trace = Trace.open(job.trace)
-    measured_ids = {tuple(trace[i].input_ids.tolist()) for i in range(len(trace))}
+    measured_ids = {tuple(ids.tolist()) for ids in Epochs(job, dataset).ids(0)}
     assert drawn[0] == drawn[2] != drawn[1]
     assert len(drawn[0]) == -(-len(dataset.train_ids) // 32)  # not cut after 5 minibatches
     assert not measured_ids & {*drawn[0], *drawn[1]}
@@ -392,7 +388,7 @@ def test_paths_train_to_the_same_bits_in_steps_of_a_fixed_size(make_job, monkeyp
     """Where the GPU would replay them they are issued here, which only a test may do."""
     monkeypatch.setattr(MeasuredCase, "refused", lambda _: None)
     outcomes, job = set(), make_job()
-    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    epochs = Epochs(job, open_dataset(job.dataset))
     edges = np.array([[e.shape[1] for e in b.edges] for n in (0, 1) for b in epochs.on_cpu(n)])
     for strategy in ("cpu_gather", "aligned_zero_copy"):
         job = captured(make_job(strategy))
@@ -457,9 +453,8 @@ def test_a_path_is_declared_for_each_set_as_it_is_after_what_it_fetched(make_job
     measured(job)
     (first, num_rows), (second, _) = told
     assert num_rows == open_dataset(job.dataset).spec.num_nodes
-    trace = Trace.open(job.trace)
-    epochs = Epochs(job, open_dataset(job.dataset), trace)
-    warm_up, measured_first = list(epochs.ids(2)), [batch.input_ids for batch in trace]
+    epochs = Epochs(job, open_dataset(job.dataset))
+    warm_up, measured_first = list(epochs.ids(2)), list(epochs.ids(0))
     for found, wanted in (
         (first, [warm_up[:2], warm_up]),
         (second, [warm_up[:2], warm_up, measured_first]),

@@ -10,7 +10,6 @@ from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.host_fetcher import HostFetcher
 
@@ -35,16 +34,15 @@ def samplers_threads() -> list[str]:
 
 @pytest.fixture
 def drawn_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the threads that had the minibatches, live or from the trace."""
+    """The names of the threads that drew the minibatches."""
     names: list[str] = []
-    for kind, method in ((NeighborSampler, "sample"), (Trace, "__getitem__")):
-        plain = getattr(kind, method)
+    plain = NeighborSampler.sample
 
-        def noted(self: Any, *task: Any, plain: Any = plain) -> MiniBatch:
-            names.append(threading.current_thread().name)
-            return plain(self, *task)
+    def noted(self: Any, *task: Any) -> MiniBatch:
+        names.append(threading.current_thread().name)
+        return plain(self, *task)
 
-        monkeypatch.setattr(kind, method, noted)
+    monkeypatch.setattr(NeighborSampler, "sample", noted)
     return names
 
 
@@ -65,10 +63,10 @@ def test_losses_and_bytes_are_those_without_workers(make_job, drawn_by, strategy
 
 def test_workers_draw_with_one_thread_each(make_job):
     job = make_job(sampler_workers=3)
-    epochs = Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    epochs = Epochs(job, open_dataset(job.dataset))
     assert [worker.threads for worker in epochs._workers] == [1, 1, 1]
     assert epochs.sampler.threads is None
-    wanted = [batch.input_ids.tolist() for batch in epochs.trace]
+    wanted = [batch.input_ids.tolist() for batch in epochs.first]
     assert [batch.input_ids.tolist() for batch in epochs.measured(0)] == wanted
 
 

@@ -431,7 +431,7 @@ def test_a_row_that_contradicts_itself_is_refused(wrong):
 
 def test_a_job_survives_its_way_to_a_process_and_to_another_machine(tmp_path):
     run, text = RowMaker("run", "abc", "box", "host"), TypeAdapter(Job)
-    job = Job(CASE, Measure(epochs=2), "cpu", run, tmp_path, tmp_path, tmp_path / "p")
+    job = Job(CASE, Measure(epochs=2), "cpu", run, tmp_path, tmp_path / "p")
     sensors = SensorChoice("gpm", Reason("busy", "others count"))
     for changes in ({}, {"tuned": tmp_path, "sensors": sensors}):
         one = replace(job, **changes)
@@ -445,8 +445,8 @@ def test_a_long_name_is_one_that_a_file_can_have():
     model, fanouts = f"mine:{'A' * 300}", (10,) * 200
     long = replace(WORKLOAD, dataset="d" * 100, model=model, fanouts=fanouts)
     other = replace(long, seed=long.seed + 1)
-    names = [long.id, other.id, long.trace_id, other.trace_id]
-    assert len(set(names)) == 4
+    names = [long.id, other.id]
+    assert len(set(names)) == 2
     assert max(map(len, names)) < 220
     assert long.id.rpartition("-")[2] != other.id.rpartition("-")[2]
 
@@ -460,8 +460,3 @@ def test_workload_ids_differ_when_any_field_does():
         replace(WORKLOAD, hidden=32),
     ]
     assert len({w.id for w in [WORKLOAD, *others]}) == 6
-
-
-def test_workloads_that_differ_in_the_model_share_a_trace():
-    assert replace(WORKLOAD, model="gat", hidden=64).trace_id == WORKLOAD.trace_id
-    assert replace(WORKLOAD, batch_size=7).trace_id != WORKLOAD.trace_id

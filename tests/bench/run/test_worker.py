@@ -61,7 +61,7 @@ def test_a_full_disk_has_an_exit_status_of_its_own(make_job, monkeypatch):
 def test_a_full_disk_under_the_datasets_is_known_however_it_is_worded():
     with pytest.raises(OSError, match="No space") as caught:
         Path("/dev/full").write_text("x")
-    worded = ValueError("the trace could not be written")
+    worded = ValueError("the graph could not be written")
     worded.__cause__ = caught.value
     assert is_disk_full(worded)
     assert not is_disk_full(ValueError("something else"))
@@ -133,17 +133,15 @@ def test_preparing_an_unknown_dataset_names_the_nearest(make_job):
 
 
 def test_what_is_prepared_is_told_on_the_way_and_at_the_end(make_job, tmp_path, monkeypatch):
-    def talkative(workload: Workload, progress) -> tuple[Path, Path]:
+    def talkative(workload: Workload, progress) -> tuple[Path, str]:
         assert workload == Workload("wordnet", fanouts=(3, 2))
         print("{'not': json}")
         progress("drawing", 0.5)
-        return tmp_path / "dataset", tmp_path / "trace"
+        return tmp_path / "dataset", "mine"
 
     job = make_job()
     monkeypatch.setattr("gatherbench.bench.sampling.prepare.prepare", talkative)
-    monkeypatch.setattr("gatherbench.bench.sampling.prepare.identity", lambda *_: "mine")
-    folders = {"dataset": str(tmp_path / "dataset"), "trace": str(tmp_path / "trace")}
     assert prepared(job, Workload("wordnet", fanouts=(3, 2))) == [
         {"kind": "work", "what": "drawing", "fraction": 0.5},
-        {"kind": "answer", **folders, "identity": "mine"},
+        {"kind": "answer", "dataset": str(tmp_path / "dataset"), "identity": "mine"},
     ]

@@ -21,7 +21,6 @@ from gatherbench.bench.sampling import device_sampler
 from gatherbench.bench.sampling import epoch as epoch_module
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
-from gatherbench.bench.sampling.trace import Trace
 from gatherbench.datasets.store import open_dataset
 from gatherbench.reason import unsupported
 from gatherbench.strategies.base import SetupStep
@@ -62,7 +61,7 @@ def test_what_draws_the_minibatches(make_job, monkeypatch, plan, device, asked):
 
     monkeypatch.setattr(epochs, "DeviceSampler", drawing)
     job = replace(make_job(**plan), device=device)
-    epochs.Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    epochs.Epochs(job, open_dataset(job.dataset))
     assert found == asked
 
 
@@ -128,13 +127,13 @@ def test_the_thread_that_trains_begins_two_minibatches_ahead(make_job, monkeypat
 
     monkeypatch.setattr(epochs, "DeviceSampler", Sampler)
     job = make_job(sampling="gpu")
-    plain = epochs.Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    plain = epochs.Epochs(job, open_dataset(job.dataset))
     ahead = replace(job, device="cuda")
-    drawn = epochs.Epochs(ahead, open_dataset(job.dataset), Trace.open(job.trace))
+    drawn = epochs.Epochs(ahead, open_dataset(job.dataset))
     for one, other in zip(plain.measured(0), drawn.measured(0), strict=True):
         assert torch.equal(one.input_ids, other.input_ids)
         assert all(map(torch.equal, one.edges, other.edges))
-    count = len(plain.trace)
+    count = plain.batches
     assert count > 3
     wanted = [("begun", 0), ("begun", 1)]
     for number in range(count):
@@ -148,14 +147,14 @@ def test_the_order_of_an_epoch_is_drawn_before_its_first_minibatch_is_asked_for(
     make_job, monkeypatch, sampling
 ):
     job = make_job(sampling=sampling)
-    made = epochs.Epochs(job, open_dataset(job.dataset), Trace.open(job.trace))
+    made = epochs.Epochs(job, open_dataset(job.dataset))
     batches = made.measured(0)
 
     def late(*_: object, **__: object) -> None:
         raise AssertionError("within the clock")
 
     monkeypatch.setattr(epoch_module, "epoch_seeds", late)
-    assert len(list(batches)) == len(made.trace)
+    assert len(list(batches)) == made.batches
 
 
 @pytest.mark.usefixtures("kernels_on_host")

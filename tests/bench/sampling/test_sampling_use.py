@@ -4,14 +4,18 @@ import multiprocessing
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
-from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
+from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds, rank_seeds, workload_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.splitmix import derive, mix, stream
 
@@ -199,3 +203,53 @@ def test_order_of_an_epoch():
 def test_an_epoch_without_seed_nodes_is_refused():
     with pytest.raises(ValueError, match="train_ids"):
         epoch_seeds(np.arange(0), 2, 0, 0)
+
+
+@given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=6), world=st.integers(1, 9))
+def test_ranks_share_the_seeds_of_each_step(sizes, world):
+    """Equal counts, no seed twice, in order, and fewer left out than there are ranks."""
+    steps = list(torch.randperm(sum(sizes)).split(sizes))
+    if max(sizes) < world:
+        with pytest.raises(ValueError, match=f"a seed node for each of {world} ranks"):
+            rank_seeds(steps, 0, world)
+        return
+    shares = [rank_seeds(steps, rank, world) for rank in range(world)]
+    kept = [step for step in steps if step.numel() >= world]
+    assert {len(of_rank) for of_rank in shares} == {len(kept)}
+    for step, *of_ranks in zip(kept, *shares, strict=True):
+        assert {share.numel() for share in of_ranks} == {step.numel() // world}
+        joined = torch.cat(of_ranks)
+        assert torch.equal(joined, step[: joined.numel()])
+        assert step.numel() - joined.numel() < world
+
+
+def test_the_shares_of_two_ranks_by_hand():
+    steps = [torch.tensor([5, 1, 9, 7, 3]), torch.tensor([4])]
+    assert [s.tolist() for s in rank_seeds(steps, 0, 2)] == [[5, 1]]
+    assert [s.tolist() for s in rank_seeds(steps, 1, 2)] == [[9, 7]]
+    assert [s.tolist() for s in rank_seeds(steps, 0, 1)] == [[5, 1, 9, 7, 3], [4]]
+
+
+@given(st.integers(0, 2**32), st.integers(0, 9), st.integers(1, 8))
+def test_no_two_minibatches_of_an_epoch_are_drawn_alike(seed, epoch, world):
+    """One rank draws as it did before there were several."""
+    drawn = [batch_seed(seed, epoch, b, r, world) for b in range(5) for r in range(world)]
+    assert len(set(drawn)) == 5 * world
+    if world == 1:
+        assert drawn == [batch_seed(seed, epoch, b) for b in range(5)]
+
+
+def test_strong_scaling_splits_the_steps_and_weak_scaling_joins_them(graph):
+    ids, one = np.arange(100), Workload("wordnet", batch_size=8)
+    sampler = NeighborSampler(*graph, (2,))
+    alone = workload_seeds(one, sampler, ids, 0)
+    assert [s.numel() for s in alone] == [8] * 12 + [4]
+    strong, weak = (replace(one, gpus=2, scaling=scaling) for scaling in ("strong", "weak"))
+    first, second = (workload_seeds(strong, sampler, ids, 0, rank) for rank in range(2))
+    assert [s.numel() for s in first] == [4] * 12 + [2]
+    assert all(map(torch.equal, map(torch.cat, zip(first, second, strict=True)), alone))
+    first, second = (workload_seeds(weak, sampler, ids, 0, rank) for rank in range(2))
+    assert [s.numel() for s in first] == [8] * 6 + [2]
+    assert torch.equal(torch.cat([*first, *second]).sort().values, torch.arange(100))
+    few = replace(weak, max_batches=3)
+    assert [s.numel() for s in workload_seeds(few, sampler, ids, 0, 1)] == [8] * 3
