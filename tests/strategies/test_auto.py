@@ -217,18 +217,6 @@ def test_a_pause_of_the_training_decides_nothing(clock):
         assert kept(fetcher).metric == "kept timed a"
 
 
-def test_what_a_loop_does_between_two_epochs_decides_nothing(clock):
-    """Epochs of six: a path that fetches ahead begins each with two fetches and no step between."""
-    with opened(Timed("ahead", cost=0.3, ahead=1), A) as fetcher:
-        trainer = Trainer(clock)
-        for epoch in range(100):
-            run_epoch(batches(6, epoch), fetcher, trainer)
-            clock.now += 3.0
-        assert kept(fetcher).metric == "kept timed a"
-        steps = {step.metric: step.value for step in fetcher.setup}
-    assert steps["over_kept timed ahead"] == pytest.approx(1.3 / 1.1)
-
-
 def test_a_search_ends_however_the_training_stops_and_goes(clock):
     """Epochs of one minibatch: no turn is ever whole. And several fetches a step."""
     with opened(A, SLOW) as fetcher:
@@ -455,10 +443,3 @@ def test_after_the_search_an_epoch_is_hardly_longer_than_with_the_best(field, ma
     runs = [run(FIELDS[field], machine, seed) for seed in range(RUNS)]
     assert sum(one.regret for one in runs) / RUNS <= 0.03
     assert max(one.minibatches for one in runs) <= auto.LONGEST
-
-
-def test_the_first_turns_keep_the_best_beside_the_next():
-    going = search("abc", random.Random(0), lambda: False)
-    assert next(going) == Turn("a", None)
-    assert going.send(2.0) == Turn("b", "a")
-    assert going.send(1.0) == Turn("c", "b")

@@ -3,15 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import gatherbench
 from gatherbench.strategies import places
-from gatherbench.strategies.base import Minibatches, Strategy
-from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
+from gatherbench.strategies.base import Minibatches
 from gatherbench.strategies.data_path import DataPath, zero_copy_path
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of
-from gatherbench.strategies.registry import build, representatives
+from gatherbench.strategies.registry import build
 from gatherbench.strategies.scores import placed
 
 HOST = torch.device("cpu")
@@ -55,43 +53,6 @@ def test_the_path_of_a_minibatch_by_hand():
         gpu_requests=cold.gpu_requests,
         gpu_page_visits=1,
     )
-
-
-def test_only_a_fetch_that_runs_ahead_takes_a_share_of_the_gpu():
-    blocking, ahead = (build("cached_zero_copy", {"ahead": word}) for word in ("0", "1"))
-    ids = torch.arange(3)
-    shares = (one.data_path(ids, 400).gpu_share for one in (blocking, ahead))
-    assert tuple(shares) == (0, 0.1)
-
-
-def test_how_much_is_kept():
-    one, half = (build("cached_zero_copy", {"share": share}) for share in ("1%", "50%"))
-    assert (one.kept_bytes(10_000), half.kept_bytes(10_000)) == (100, 5000)
-
-
-@pytest.mark.parametrize(
-    "strategy", [one for one in representatives(CachedZeroCopy) if one.memory != "managed"], ids=str
-)
-def test_a_path_is_given_what_it_needs_and_nothing_else(strategy, monkeypatch):
-    given: list[Knowledge] = []
-
-    def opened(self: Strategy, _table: Tensor, _device: object, knowledge: Knowledge) -> None:
-        given.append(knowledge)
-
-    monkeypatch.setattr(CachedZeroCopy, "_open", opened)
-    strategy.open(torch.zeros(10, 3), HOST, KNOWN)
-    (knowledge,) = given
-    known = {
-        name
-        for name in ("graph", "training_ids", "earlier", "measured")
-        if getattr(knowledge, name) is not None
-    }
-    assert known == strategy.needs
-    assert ("measured" in known) == (strategy.variant.startswith("oracle"))
-    for need in strategy.needs:
-        lacking = KNOWN.limited_to(strategy.needs - {need})
-        with pytest.raises(ValueError, match=f"has to know .*{need}"):
-            strategy.open(torch.zeros(10, 3), HOST, lacking)
 
 
 def test_a_graph_of_other_nodes_than_the_tables_rows_is_refused():

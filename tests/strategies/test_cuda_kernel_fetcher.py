@@ -282,14 +282,6 @@ def test_memory_that_another_stream_uses_is_marked_for_it(notes, order, overlapp
     assert order == "sorted" or notes.read <= notes.marked
 
 
-def test_buffers_are_used_in_turn(notes):
-    with opened(torch.randn(50, 4), overlapped=True) as fetcher:
-        places = []
-        for _ in range(4):
-            places.append(fetcher.submit(torch.arange(9)).result().data_ptr())
-    assert places[0] == places[2] != places[1] == places[3]
-
-
 def test_distinct_ids_are_found_beside_the_training_stream(notes):
     with opened(torch.randn(50, 4), "unique") as fetcher:
         rows = fetcher.submit(torch.tensor([7, 7, 3])).result()
@@ -474,14 +466,3 @@ def test_a_buffer_is_handed_over_when_it_is_new_and_not_again(notes, both):
     there.attach(0, buffers[3])  # type: ignore[arg-type]
     assert notes.queue[-1][1] == "synchronize", "a gather may still write to the old one"
     assert len(there._out[0]) >= 500, "all the room there is, not this fetch's"
-
-
-def test_an_empty_fetch_needs_no_buffer(both):
-    _, here, there = both
-    out, _ = here.rows(1, 0)
-    here.free(1)
-    there.gather(1, torch.empty(0, dtype=torch.int64))
-    here.arrived(1)
-    assert out.shape == (0, 4)
-    there.close()
-    assert there._fetcher.memory.closed  # type: ignore[attr-defined]

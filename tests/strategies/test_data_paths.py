@@ -63,14 +63,6 @@ def test_dgls_grid_reads_each_line_of_a_row_once(row_bytes, ours):
 
 
 @pytest.mark.parametrize(("order", "visits"), [("given", 4), ("sorted", 2), ("unique", 2)])
-def test_page_visits_are_those_of_the_order_in_which_rows_are_read(order, visits):
-    far = torch.tensor([90_000, 4, 90_000, 4, 1])
-    assert (
-        build("aligned_zero_copy", {"order": order}).data_path(far, ROW).gpu_page_visits == visits
-    )
-
-
-@pytest.mark.parametrize(("order", "visits"), [("given", 4), ("sorted", 2), ("unique", 2)])
 def test_a_row_across_two_pages_is_two_visits_unless_ids_are_sorted(order, visits):
     """Rows of 400 B: row 10 begins at 4000 B and ends at 4399, row 90,122 at byte 36,048,800.
 

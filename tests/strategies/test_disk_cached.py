@@ -91,18 +91,6 @@ def test_without_a_start_from_memory_each_epoch_begins_with_nothing(policy):
     assert hits["cold"][0] == hits["cold"][1] == hits["warm"][0] < hits["warm"][1]
 
 
-@pytest.mark.parametrize("ahead", ["0", "1"])
-def test_belady_has_more_hits_than_any_that_does_not_know_what_comes(ahead):
-    epoch, found = skewed(), dict[str, int]()
-    for policy in ("degree", *LEARNING):
-        strategy = cached(policy=policy, ahead=ahead)
-        with open_known(strategy, random_table(ROWS, 5, torch.float16), HOST) as fetcher:
-            assert fetcher.announced == (100 if policy == "belady" else 0)
-            found[policy] = sum(c["rows_in_memory"] for _, c in fetched(fetcher, epoch))
-    assert found.pop("belady") > max(found.values())
-    assert found["degree"] < min(found[policy] for policy in ("lru", "s3-fifo"))
-
-
 def test_rows_come_from_the_file_and_not_from_its_map(tmp_path):
     rows = random_table(ROWS, 16, torch.int8)
     file = written(rows, tmp_path)

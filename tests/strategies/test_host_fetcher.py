@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 from host_paths import HOST, MOVERS, GatedPath
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from gatherbench.kernels.host_gather import HostGather
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import host_fetcher
 from gatherbench.strategies.base import Ticket, check_ids
-from gatherbench.strategies.buffers import RowBuffer, TicketRing
+from gatherbench.strategies.buffers import RowBuffer
 from gatherbench.strategies.conformance import open_known
 from gatherbench.strategies.host_fetcher import Behind, DirectPath, HostFetcher
 from gatherbench.strategies.registry import build
@@ -113,13 +113,6 @@ def test_outputs_reuse_their_buffers(name):
         again = [fetcher.submit(torch.arange(30)).result() for _ in range(fetcher.lookahead + 1)]
         assert [t.data_ptr() for t in again] == [t.data_ptr() for t in first]
         assert len({t.data_ptr() for t in first}) == fetcher.lookahead + 1
-
-
-def test_a_buffer_that_grows_leaves_earlier_rows_alone():
-    with build("cpu_gather").open(TABLE, HOST) as fetcher:
-        small = fetcher.submit(torch.arange(3)).result()
-        fetcher.submit(torch.arange(299, -1, -1)).result()
-        assert same_bytes(small, TABLE[:3]) is None
 
 
 @given(st.lists(st.integers(0, 1000), max_size=40))
@@ -219,39 +212,6 @@ def test_behind_each_gather_python_is_entered_once_and_in_order():
     behind.join(30)
     assert not behind.is_alive(), "it ends when the threads are closed"
     assert len(entered) <= 12 + 1, "once a fetch, and once to end"
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    batches=st.lists(st.lists(st.integers(0, 299), max_size=50), min_size=1, max_size=12),
-    take=st.randoms(use_true_random=False),
-    strategy=st.sampled_from([build("async_zero_copy"), build("disk_direct", {"ahead": "4"})]),
-)
-def test_any_batches_in_any_allowed_order_of_taking(strategy, batches, take):
-    """Results are taken as late and in as odd an order as the contract allows."""
-    with open_known(strategy, TABLE, HOST) as fetcher:
-        for start in range(0, len(batches), fetcher.lookahead + 1):
-            several = batches[start : start + fetcher.lookahead + 1]
-            wanted = [torch.tensor(ids, dtype=torch.int64) for ids in several]
-            flight = [(ids, fetcher.submit(ids)) for ids in wanted]
-            take.shuffle(flight)
-            for ids, ticket in flight:
-                assert same_bytes(ticket.result(), reference_gather(TABLE, ids)) is None
-
-
-def test_the_ring_names_both_mistakes():
-    ring = TicketRing(2)
-    tickets = []
-    for _ in range(2):
-        ring.claim()
-        tickets.append(ring.issue(lambda: TABLE))
-    with pytest.raises(RuntimeError, match="2 fetches are in flight"):
-        ring.claim()
-    tickets[0].result()
-    ring.claim()
-    with pytest.raises(RuntimeError, match="given to a later fetch"):
-        tickets[0].result()
-    assert tickets[1].result() is TABLE
 
 
 def test_the_upper_bound_does_not_read_the_hosts_table():

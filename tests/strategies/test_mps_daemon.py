@@ -152,11 +152,6 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert notes.read_text().splitlines() == ["started, share unset", "get_server_list", "quit"]
 
 
-def test_a_process_that_is_no_client_is_told_what_to_do(notes, monkeypatch):
-    monkeypatch.setattr(mps_daemon, "device_attribute", lambda name, device: 0)
-    assert f"`{CONTROL} -d`" in str(mps_skip(GPU))
-
-
 def test_only_the_paths_that_need_it_surround_themselves(notes, tmp_path):
     (tmp_path / "usual" / "control").touch()
     for provider, budget, share in (

@@ -88,21 +88,6 @@ def test_an_epoch_takes_the_swaps_of_its_order(opened, p, c, order, swaps, ahead
             assert counted["rows_in_memory"] == epoch * (asked - missed)
 
 
-def test_states_are_gone_through_as_far_as_they_have_to_be(opened):
-    """None for rows that are there, though a later state has them, too; else all in between."""
-    parts = Partitions(16, 4, "beta")
-    table = random_table(160, 3, torch.float32)
-    stays = set(parts.states()[0]) & set(parts.states()[1])
-    first, *_, last = batches_of(parts, 160)
-    fetcher, _ = opened(table, parts)
-    with fetcher:
-        fetcher.submit(first).result()
-        fetcher.submit(torch.tensor([int(parts.bounds(160)[part]) for part in stays])).result()
-        assert fetcher.counts()["swaps"] == 0
-        fetcher.submit(last).result()
-        assert fetcher.counts()["swaps"] == 42
-
-
 def test_reads_by_hand(opened):
     """Partitions of two rows, each a block of its own: 8192 B in a read."""
     table = random_table(8, 1024, torch.float32)
@@ -170,13 +155,6 @@ def test_any_rows_in_any_order_are_served_and_counted_as_told(batches, order, ah
                 assert after["disk_requests"] - before["disk_requests"] == path.disk_requests
                 kept = after["rows_in_memory"] - before["rows_in_memory"]
                 assert path.disk_payload_bytes == 12 * (batch.numel() - kept)
-
-
-def test_without_partitions_nobody_says_what_is_read():
-    (path,) = PartitionBuffer().data_paths(Minibatches([torch.arange(3)], 100, 10))
-    assert (path.payload_bytes, path.disk_bytes, path.disk_requests) == (300, None, None)
-    with pytest.raises(ValueError, match=r"partition_buffer \(1\) has to know file, partitions"):
-        PartitionBuffer().open(torch.zeros(4, 3), HOST)
 
 
 def test_a_file_that_was_cut_short_is_named_and_nothing_stale_is_served(opened):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gatherbench.strategies.partition_orders import ORDERS, Partitions, State, beta
+from gatherbench.strategies.partition_orders import Partitions, State, beta
 
 
 def swaps(states: tuple[State, ...]) -> int:
@@ -68,16 +68,6 @@ def test_a_single_pass_brings_each_partition_once(size):
     assert {part for state in states for part in state} == set(range(p))
     assert swaps(states) == p - c
     assert len(states) == -(-p // c)
-
-
-def test_sequential_by_hand():
-    assert Partitions(5, 2, "sequential").states() == ((0, 1), (2, 3), (3, 4))
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_all_in_the_buffer_is_one_state(order):
-    (state,) = Partitions(4, 4, order).states()
-    assert sorted(state) == [0, 1, 2, 3]
 
 
 def test_what_is_random_is_the_seeds():

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatherbench.strategies import places
 from gatherbench.strategies.cpu_gather import CpuGather
 from gatherbench.strategies.places import path_skip
 from gatherbench.strategies.registry import (
@@ -41,16 +40,6 @@ def test_names_and_variants_identify_a_strategy():
     assert dgl.variant == "sorted,dgl"
     assert "grid = dgl is a property of a GPU" in str(dgl.skip(torch.device("cpu")))
     assert build("async_zero_copy", {"memory": "managed"}).variant == "stream,auto,managed"
-
-
-def test_a_grid_for_sorted_ids_is_refused_for_others(monkeypatch):
-    monkeypatch.setattr(places, "kernel_skip", lambda *_: None)
-    unordered = build("aligned_zero_copy", {"grid": "dgl"})
-    assert "is for sorted ids" in str(unordered.skip(torch.device("cuda")))
-    assert (
-        build("aligned_zero_copy", {"grid": "dgl", "order": "sorted"}).skip(torch.device("cuda"))
-        is None
-    )
 
 
 @pytest.mark.parametrize(
@@ -131,11 +120,3 @@ def test_a_table_too_large_for_a_second_copy_is_refused_before_it_is_made():
     reason = build("all_in_gpu").skip(torch.device("cpu"), table_bytes=1 << 60)
     assert str(reason).startswith("no_memory: the table takes 1073741824.0 GiB and cpu has ")
     assert build("all_in_gpu").skip(torch.device("cpu")) is None
-
-
-def test_the_refusal_of_a_small_part_says_how_small(monkeypatch):
-    monkeypatch.setattr(places, "available_bytes", lambda: 50 << 20)
-    assert places.no_room(torch.device("cpu"), 45 << 20) is None
-    assert str(places.no_room(torch.device("cpu"), 46 << 20, "the cache")) == (
-        "no_memory: the cache takes 46.0 MiB and cpu has 50.0 MiB free, of which it may take 90%"
-    )

@@ -154,13 +154,6 @@ def skewed() -> tuple[tuple[int, ...], ...]:
     )
 
 
-def test_by_hand():
-    """Three rows; 1 is used again twice."""
-    batches = [[1], [2], [3], [1], [4], [1], [5], [6], [7], [8]]
-    found = Memory(RowCache("lru", 3, 9)).over(batches)
-    assert found[5:] == [{1, 3, 4}, {1, 3, 4}, {1, 4, 5}, {1, 5, 6}, {5, 6, 7}, {6, 7, 8}]
-
-
 def test_a_window_by_hand():
     """Two rows, and two minibatches known ahead."""
     memory = Memory(RowCache("belady", 2, 9, 2))
@@ -262,19 +255,6 @@ class Window:
 def test_a_window_is_decided_by_what_was_announced(capacity, ahead, batches):
     memory = Memory(RowCache("belady", capacity, ROWS, ahead))
     assert memory.over(batches) == Window(capacity, ahead).over(batches)
-
-
-def test_a_minibatch_announced_early_changes_nothing():
-    """As when another thread announces while the one that fetches is late."""
-    batches = [list(ids) for ids in skewed()]
-    early = Memory(RowCache("belady", 20, ROWS, 4))
-    for ids in batches:
-        early.cache.announce(np.array(ids, np.int32))
-    for ids in batches:
-        early.step(ids)
-    late = Memory(RowCache("belady", 20, ROWS, 4))
-    late.over(batches)
-    assert (early.hits, early.held) == (late.hits, late.held)
 
 
 def test_what_nobody_announced_is_known_when_it_comes():

@@ -81,12 +81,6 @@ def test_neither_id_types_nor_memory_maps_change_a_bit(tmp_path):
     assert len(found) == 1
 
 
-def test_a_graph_without_edges():
-    nothing = Adjacency(np.zeros(5, np.int64), np.empty(0, np.int32))
-    assert out_degree(nothing).tolist() == [0] * 4
-    assert reverse_pagerank(nothing, damping=0.5).tolist() == [1 / 8] * 4
-
-
 def test_times_asked_counts_minibatches_not_ids():
     minibatches = (torch.tensor([1, 3, 3]), torch.tensor([3]).int(), torch.empty(0).long())
     assert times_asked(iter(minibatches), 5).tolist() == [0, 1, 0, 2, 0]

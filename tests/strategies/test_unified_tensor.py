@@ -58,16 +58,6 @@ def draw(batches: int, seed: int = 1) -> list[Tensor]:
     return [torch.randint(len(TABLE), (40 + k,), generator=generator) for k in range(batches)]
 
 
-def test_two_lines_of_ones_own_loop():
-    features = gatherbench.unified(TABLE, strategy="async_zero_copy")
-    ids = torch.tensor([4, 499, 4, 0])
-    assert torch.equal(features[ids], TABLE[ids])
-    assert torch.equal(features[ids.int()], TABLE[ids])
-    assert (features.shape, features.dtype, len(features)) == (TABLE.shape, TABLE.dtype, 500)
-    assert "async_zero_copy (stream,auto), device=" in repr(features)
-    features.close()
-
-
 @pytest.mark.parametrize("strategy", ["cpu_gather", "aligned_zero_copy", "async_zero_copy"])
 @pytest.mark.parametrize("prefetch", [False, True])
 @pytest.mark.parametrize("copy", [False, True])
@@ -109,14 +99,6 @@ def test_prefetch_returns_at_once_and_its_fetch_is_the_only_one():
     assert torch.equal(features[ids.clone()], TABLE[ids])
     assert Gated.path.fetched == 1
     features.close()
-
-
-def test_ids_that_were_changed_after_their_prefetch_are_other_ids():
-    with gatherbench.unified(TABLE, "async_zero_copy", "cpu") as features:
-        ids = torch.arange(20)
-        features.prefetch(ids)
-        ids += 100
-        assert torch.equal(features[ids], TABLE[100:120])
 
 
 def test_a_failed_prefetch_is_not_forgotten():
@@ -376,12 +358,6 @@ def test_a_strategy_over_ranks_is_told_of_them(grouped, monkeypatch):
     with gatherbench.unified(TABLE, "aligned_zero_copy", "cpu") as features:
         assert torch.equal(features[[7]], TABLE[[7]])
     assert [known.ranks for known in told] == [Ranks(1, 2, 2)]
-
-
-def test_a_strategy_that_needs_no_ranks_asks_for_none(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")  # a script may join its group later
-    with gatherbench.unified(TABLE, "aligned_zero_copy", "cpu") as features:
-        assert torch.equal(features[[7]], TABLE[[7]])
 
 
 MASK = torch.arange(500) % 7 == 3
