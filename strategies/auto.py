@@ -14,7 +14,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -105,23 +105,18 @@ def candidates(features: Tensor, device: torch.device) -> list[Strategy]:
 
 
 def spent_by(minibatches: int) -> bool:
-    """Tell whether too few minibatches are left for another full comparison of two paths."""
+    """Tell whether too few are left for another full comparison of two paths."""
     return minibatches + 2 * MOST * (WARM + TIMED) > LONGEST
 
 
 def path_words(path: Strategy) -> str:
-    """Name a path in words, as ``cpu_gather pinned``."""
-    return f"{path.name} {path.variant}"
+    return f"{path.name} {path.variant}"  # e.g. ``cpu_gather pinned``
 
 
 class _Race:
     """A running search. It measures the times between submits: on a GPU by events on the training's
-    stream, for which the host waits once a turn.
-
-    Attributes: ``turn``, the current one; ``found``, the outcome, once the search is over; the
-    ``minibatches`` seen so far; ``lasted_s`` and ``rows``, seconds by the host's clock and rows so
-    far, without pauses.
-    """
+    stream, for which the host waits once a turn. ``lasted_s`` (by the host's clock) and ``rows``
+    are those so far, without pauses."""
 
     def __init__(self, paths: Sequence[Strategy], device: torch.device) -> None:
         self.began = self._left_at = time.perf_counter()
@@ -236,7 +231,6 @@ class AutoFetcher(Fetcher):
         self._leaving: list[tuple[int, Fetcher]] = []
         self._submitted = 0
         self._race: _Race | None = None
-        self._held: HostRegistration | None = None
         self._begin()
 
     def _submit(self, ids: Tensor) -> Ticket:
@@ -285,18 +279,15 @@ class AutoFetcher(Fetcher):
             path.close()
         self._open.clear()
         self._leaving.clear()
-        self._release()
-
-    def _release(self) -> None:
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        self._held.close()
 
     def _begin(self) -> None:
         """Begin a search; no path is open yet."""
+        self._held = ExitStack()
         if self.device.type == "cuda":
             with suppress(CudaCallError, ValueError):  # else each path registers it anew
-                self._held = HostRegistration(self._features, self.device.index or 0)
+                memory = HostRegistration(self._features, self.device.index or 0)
+                self._held.callback(memory.close)
         self._race = _Race(self._paths, self.device)
         self._settle()
 
@@ -333,7 +324,7 @@ class AutoFetcher(Fetcher):
     def _end(self, race: _Race, outcome: Outcome[Strategy]) -> None:
         """End the search, and report it in ``setup``."""
         self._race = None
-        self._release()
+        self._held.close()
         extra_s = race.lasted_s - race.rows * outcome.row_s
         self.setup += [
             SetupStep(f"kept {path_words(outcome.kept)}", "1", 1.0, CLOCK),

@@ -13,6 +13,7 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from torch import Tensor
 from torch.autograd.graph import increment_version
@@ -44,31 +45,28 @@ class RowBuffer:
 
 
 class RingTicket:
-    """The fetch that fills one buffer; ``finish`` waits for it and returns the rows."""
+    """The ticket (``base.Ticket``) of the fetch that fills one buffer."""
 
     def __init__(self, fetch: _Fetch) -> None:
         self._fetch = fetch
 
     def result(self) -> Tensor:
-        """Return the rows; see :meth:`gatherbench.strategies.base.Ticket.result`."""
         fetch = self._fetch
-        if fetch.expired is not None:
+        if fetch.expired:
             raise RuntimeError(f"these rows are gone: {fetch.expired}")
         fetch.taken = True
         with plain_torch():  # on a GPU, `finish` calls torch to make a stream wait
             return fetch.finish()
 
 
+@dataclass(slots=True, eq=False)
 class _Fetch:
-    """A ring's record of a fetch; its reference to the ticket is weak."""
+    """A ring's record of a fetch: ``finish`` waits for it and returns the rows."""
 
-    __slots__ = ("expired", "finish", "taken", "ticket")
-
-    def __init__(self, finish: Callable[[], Tensor]) -> None:
-        self.finish = finish
-        self.expired: str | None = None
-        self.taken = False
-        self.ticket: weakref.ref[RingTicket] | None = None
+    finish: Callable[[], Tensor]
+    expired: str = ""
+    taken: bool = False
+    ticket: weakref.ref[RingTicket] | None = None
 
     def expire(self, reason: str) -> None:
         """Refuse the result from now on, because of ``reason``, and release the rows."""

@@ -91,11 +91,8 @@ class BatchPath(HostPath):
 
 
 class CopyEngineFetcher(PathFetcher):
-    """Sends the descriptors of ``path`` to the copy engine, on a separate stream.
-
-    With ``lookahead`` 1 another thread writes them. Events protect the buffers, as in
-    ``CudaStagedFetcher``.
-    """
+    """Sends the descriptors of ``path`` to the copy engine, on a separate stream; events protect
+    the buffers, as in ``CudaStagedFetcher``."""
 
     def __init__(
         self, path: BatchPath, features: Tensor, device: torch.device, lookahead: int

@@ -81,11 +81,8 @@ class PartitionBuffer(Strategy):
         return open_staged(path, features, device, self.lookahead)
 
 
-class Load(NamedTuple):
-    """A partition is read into a place of the buffer."""
-
-    part: int
-    place: int
+#: A partition, and the place of the buffer into which it is read.
+Load = tuple[int, int]
 
 
 class Step(NamedTuple):
@@ -96,10 +93,7 @@ class Step(NamedTuple):
 
 
 class Walk:
-    """What the minibatches of an epoch bring into the buffer, and what that takes.
-
-    It reads nothing: declaring and fetching take the same steps.
-    """
+    """The steps of an epoch's minibatches, and their counts: declaring and fetching take them."""
 
     def __init__(self, partitions: Partitions, file: TableFile) -> None:
         self._held = partitions.held
@@ -129,14 +123,14 @@ class Walk:
         return self._counts.copy()
 
     def steps(self, parts: NDArray[np.int64]) -> Iterator[Step]:
-        """What is to be done for a minibatch whose rows are of ``parts``, int64 ``[B]``."""
-        counts = np.unique(parts, return_counts=True)
-        rows = dict(zip(*(array.tolist() for array in counts), strict=True))
+        """Take the steps of a minibatch whose rows are of ``parts``, int64 ``[B]``."""
+        counts = np.bincount(parts)
+        rows = {int(part): int(counts[part]) for part in np.flatnonzero(counts)}
         if not rows:
             return
         wanted, new = frozenset(rows), set[int]()
         for step in self._steps(wanted):
-            new.update(load.part for load in step.loads)
+            new.update(part for part, _ in step.loads)
             self._counts["rows_in_memory"] += sum(rows[part] for part in step.served - new)
             yield step
 
@@ -159,8 +153,7 @@ class Walk:
         return self._hold(self._states[state])
 
     def _detour(self, wanted: frozenset[int]) -> Iterator[Step]:
-        """Serve what is there, then the rest, as much at a time as the buffer holds."""
-        self._astray = True
+        self._astray = True  # serve what is there, then the rest by as much as the buffer holds
         if here := wanted & self.where.keys():
             yield Step([], here)
         rest = sorted(wanted - here)
@@ -172,7 +165,7 @@ class Walk:
         """Have these in the buffer and no others."""
         for part in self.where.keys() - parts:
             self._free.append(self.where.pop(part))
-        loads = [Load(part, self._free.pop()) for part in sorted(parts - self.where.keys())]
+        loads = [(part, self._free.pop()) for part in sorted(parts - self.where.keys())]
         for part, place in loads:
             self.where[part] = place
             begin, end = self.reads[part]
@@ -221,8 +214,8 @@ class BufferPath(HostPath):
     def _take(
         self, step: Step, ids: NDArray[np.int64], parts: NDArray[np.int64], out: Tensor
     ) -> None:
-        for load in step.loads:
-            self._load(load)
+        for part, place in step.loads:
+            self._load(part, place)
         if step.served:
             shift = np.zeros(self._partitions.count, np.int64)
             for part in step.served:
@@ -231,11 +224,11 @@ class BufferPath(HostPath):
             rows = torch.from_numpy(ids[served] + shift[parts[served]])
             self.cpu.gather(self._buffer, rows, out, torch.from_numpy(served))
 
-    def _load(self, load: Load) -> None:
+    def _load(self, part: int, place: int) -> None:
         """Read a partition, one request after the other."""
-        begin, end = self._walk.extents[load.part]
-        start = load.place * self._most * self._file.row_bytes - begin
-        first, stop = self._walk.reads[load.part]
+        begin, end = self._walk.extents[part]
+        start = place * self._most * self._file.row_bytes - begin
+        first, stop = self._walk.reads[part]
         for at in range(first, stop, READ_BYTES):
             size = min(READ_BYTES, stop - at)
             begin_ns = time.perf_counter_ns()

@@ -105,19 +105,14 @@ def role_of(name: str, variant: str) -> Role:
 
     A variant that no longer exists counts as the strategy's default.
     """
-    try:
-        known = _by_variant(get(name))
-    except ValueError:
-        return "other"
-    return known.get(variant, next(iter(known.values()))).role
+    known = _known(name)
+    path = known.get(variant) or next(iter(known.values()), None)
+    return path.role if path else "other"
 
 
 def named(name: str, variant: str) -> Strategy | None:
     """Return the strategy of a series from its rows' name and variant; ``None`` if unknown."""
-    try:
-        return _by_variant(get(name)).get(variant)
-    except ValueError:
-        return None
+    return _known(name).get(variant)
 
 
 def in_words(name: str, variant: str) -> str:
@@ -137,6 +132,13 @@ def in_words(name: str, variant: str) -> str:
             alone = not word.isdigit() and word not in ("yes", "no")
             words.append(word.replace("%", " %") if alone else f"{parameter} {word}")
     return f"{name} ({', '.join(words)})" if words else name
+
+
+def _known(name: str) -> dict[str, Strategy]:
+    try:
+        return _by_variant(get(name))
+    except ValueError:
+        return {}
 
 
 @functools.cache

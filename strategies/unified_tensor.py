@@ -91,47 +91,41 @@ def unified(
             from its map; or graph, nodes or minibatches do not fit ``x``.
         TypeError: ``x`` is neither a tensor nor an array.
     """
-    with plain_torch():
-        return _opened(x, strategy, device, copy, (graph, train_ids, minibatches), params)
-
-
-def _opened(
-    x: Any, strategy: str, device: Any, copy: bool, knowledge: Any, params: Any
-) -> UnifiedTensor:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         place = torch.device(device)
     except RuntimeError as error:
         raise ValueError(f"device = {device!r}: expected e.g. 'cpu', 'cuda' or 'cuda:1'") from error
-    path, file, mapped = build(strategy, params), None, isinstance(x, np.memmap)
+    path, file = build(strategy, params), None
     if path.role == "no_fetch":
         raise ValueError(
             f"{strategy} fetches nothing: its rows are others than those that are asked for. It is "
             "the limit of a benchmark (gatherbench run); take e.g. aligned_zero_copy"
         )
-    if path.role == "choice" and mapped and x.filename is not None:
+    if path.role == "choice" and isinstance(x, np.memmap) and x.filename is not None:
         raise ValueError(f"{strategy} takes no path from a disk: name one, or load x into memory")
     if "file" in path.needs:
-        if not mapped:
+        if not isinstance(x, np.memmap):
             raise ValueError(
                 f"{strategy} reads a file: give x as numpy.load('features.npy', mmap_mode='r')"
             )
         file = TableFile.of(x)
-    writable = mapped and x.flags.writeable
-    x = _table_of(x)
-    graph, train_ids, minibatches = knowledge
-    known = Knowledge(
-        graph=None if graph is None else adjacency_of(edges_of(graph, len(x)), len(x)),
-        training_ids=None if train_ids is None else _training(train_ids, len(x)),
-        earlier=None if minibatches is None else _epoch_of(minibatches, len(x)),
-        ranks=current_ranks() if "ranks" in path.needs else None,
-        file=file,
-    )
-    if missing := known.missing(path.needs):
-        names = (_GIVEN.get(need, f"{need}, of which only a run knows") for need in missing)
-        raise ValueError(f"{strategy} ({path.variant}) needs {' and '.join(names)}")
-    features = UnifiedTensor(x, path, place, copy=copy, knowledge=known)
+    writable = isinstance(x, np.memmap) and x.flags.writeable
+    with plain_torch():
+        table = _table_of(x)
+        rows = len(table)
+        known = Knowledge(
+            graph=None if graph is None else adjacency_of(edges_of(graph, rows), rows),
+            training_ids=None if train_ids is None else _training(train_ids, rows),
+            earlier=None if minibatches is None else _epoch_of(minibatches, rows),
+            ranks=current_ranks() if "ranks" in path.needs else None,
+            file=file,
+        )
+        if missing := known.missing(path.needs):
+            names = (_GIVEN.get(need, f"{need}, of which only a run knows") for need in missing)
+            raise ValueError(f"{strategy} ({path.variant}) needs {' and '.join(names)}")
+        features = UnifiedTensor(table, path, place, copy=copy, knowledge=known)
     if file is not None and writable and not features.live:
         features.close()
         raise ValueError(
@@ -142,7 +136,6 @@ def _opened(
 
 
 def _table_of(x: Any) -> Tensor:
-    """Return ``x`` as a tensor over the same memory."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError("x is a masked array, whose mask no path sees: use x.filled(value)")
     if isinstance(x, np.ndarray):
@@ -155,7 +148,6 @@ def _table_of(x: Any) -> Tensor:
 
 
 def _training(ids: Any, num_rows: int) -> NDArray[np.int64]:
-    """Check the training nodes (:func:`gatherbench.checks.ids_of`), of which there must be some."""
     checked = ids_of(ids, num_rows, "train_ids")
     if not len(checked):
         raise ValueError("train_ids: names no row")
@@ -187,10 +179,9 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     """A feature table ``[N, D]`` whose rows a strategy brings to ``device``; see :func:`unified`.
 
     **Ownership of the rows.** With ``copy`` (the default) each ``features[ids]`` is a separate
-    tensor; the copy is made on the device, where it is cheap compared to the link. Without it, the
-    rows are in the strategy's own buffer and are overwritten once ``lookahead + 1`` further fetches
-    (those of :meth:`prefetch` count) have been started; a backward pass that still needs them
-    raises.
+    tensor, copied on the device. Without it, the rows are in the strategy's own buffer and are
+    overwritten once ``lookahead + 1`` further fetches (those of :meth:`prefetch` count) have been
+    started; a backward pass that still needs them raises.
 
     **Later changes of x.** If :attr:`live` is true, ``features[ids]`` returns the values that ``x``
     has at that moment. If it is false, the path has copied rows, and the first fetch after a write
@@ -242,7 +233,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
 
     @property
     def live(self) -> bool:
-        """True if later writes to the table show, because each fetch reads the table itself."""
+        """True if later writes to the table show."""
         return self._fetcher.live
 
     @property

@@ -176,11 +176,11 @@ def test_a_file_that_was_cut_short_is_named_and_nothing_stale_is_served(opened):
 def test_a_buffer_that_reads_half_of_a_partition_is_rejected(monkeypatch):
     plain = BufferPath._load
 
-    def load(self: BufferPath, load: partition_buffer.Load) -> None:
-        begin, end = self._walk.extents[load.part]
-        self._walk.extents[load.part] = (begin, (begin + end) // 2)
-        plain(self, load)
-        self._walk.extents[load.part] = (begin, end)
+    def load(self: BufferPath, part: int, place: int) -> None:
+        begin, end = self._walk.extents[part]
+        self._walk.extents[part] = (begin, (begin + end) // 2)
+        plain(self, part, place)
+        self._walk.extents[part] = (begin, end)
 
     monkeypatch.setattr(BufferPath, "_load", load)
     with pytest.raises(NonconformingError):

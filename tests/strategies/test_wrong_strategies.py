@@ -309,9 +309,7 @@ WRONG_STRATEGIES: dict[str, dict[str, Any]] = {
         "skip": lambda _self, device, table_bytes=0: "host only" if device.type != "cpu" else None
     },
     "keeps more than there is": {"kept_bytes": lambda _self, size, knowledge=NOTHING: size + 1},
-    "loses one": {
-        "data_paths": lambda self, of: islice(Made.data_paths(self, of), 1, None)
-    },
+    "loses one": {"data_paths": lambda self, of: islice(Made.data_paths(self, of), 1, None)},
 }
 
 
