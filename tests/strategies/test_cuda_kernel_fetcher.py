@@ -243,13 +243,9 @@ def test_the_rows_are_right_in_every_order(notes, order, overlapped):
     table = conformance.random_table(conformance.NUM_ROWS, 37, torch.float16)
     with opened(table, order, overlapped=overlapped) as fetcher:
         brings_what_is_asked_for(fetcher, table)
-
-
-def test_a_blocking_fetch_stays_on_the_callers_stream(notes):
-    with opened(torch.randn(50, 4), "sorted") as fetcher:
-        fetcher.submit(torch.arange(9)).result()
-    assert {name for name, *_ in notes.queue} == {"training"}
-    assert fetcher.lookahead == 0
+        assert fetcher.lookahead == overlapped
+    streams = {name for name, *_ in notes.queue}
+    assert (streams == {"training"}) == (not overlapped and order != "unique")
 
 
 def test_an_overlapped_fetch_waits_and_is_waited_for(notes):
@@ -381,21 +377,16 @@ def test_host_rows_come_first_and_kept_ones_are_not_read_there(notes, monkeypatc
         read.extend((where.address + ids * where.row_stride).tolist())
 
     monkeypatch.setattr(cuda_kernel_fetcher, "gather_into", addresses)
+    kinds = {begin: "Host"}
+    monkeypatch.setattr(cuda_fetcher, "pointer_kind", lambda address: kinds.get(address, "Device"))
     with cached(table, hot(4, 7)) as fetcher:
+        found = [(one.part, one.expected, one.found) for one in fetcher.residency()]
+        assert found == [("the table", *["Host"] * 2), ("the part that is kept", *["Device"] * 2)]
         fetcher.submit(torch.tensor([7, 9, 4, 7, 200])).result()
         assert fetcher.counts()["rows_on_device"] == 3
         assert read[:2] == [begin + 9 * 37, begin + 200 * 37]
         of_table = range(begin, begin + table.nbytes)
         assert not any(address in of_table for address in read[2:])
-
-
-def test_cuda_is_asked_where_both_places_lie(notes, monkeypatch):
-    table = torch.zeros(conformance.NUM_ROWS, 3)
-    host = {table.data_ptr(): "Host"}
-    monkeypatch.setattr(cuda_fetcher, "pointer_kind", lambda address: host.get(address, "Device"))
-    with cached(table, hot(1)) as fetcher:
-        found = [(one.part, one.expected, one.found) for one in fetcher.residency()]
-    assert found == [("the table", "Host", "Host"), ("the part that is kept", "Device", "Device")]
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

@@ -38,7 +38,6 @@ def test_names_and_variants_identify_a_strategy():
     assert build("aligned_zero_copy", {"memory": "managed"}).variant == "given,managed"
     dgl = build("aligned_zero_copy", {"order": "sorted", "grid": "dgl"})
     assert dgl.variant == "sorted,dgl"
-    assert "grid = dgl is a property of a GPU" in str(dgl.skip(torch.device("cpu")))
     assert build("async_zero_copy", {"memory": "managed"}).variant == "stream,auto,managed"
 
 
@@ -96,13 +95,11 @@ def test_a_typo_is_named_with_the_nearest(name, params, message):
         ("unified_zero_copy", {"memory": "managed"}),
         ("async_zero_copy", {"budget": "10"}),
         ("async_zero_copy", {"provider": "mps"}),
+        ("aligned_zero_copy", {"order": "sorted", "grid": "dgl"}),
     ],
 )
 def test_what_means_nothing_on_the_host_is_skipped_there(name, params):
-    strategy = build(name, params)
-    assert "means nothing on the host" in str(strategy.skip(torch.device("cpu")))
-    with pytest.raises(ValueError, match="cannot run on cpu: unsupported"):
-        strategy.open(torch.zeros(2, 2), torch.device("cpu"))
+    assert "means nothing on the host" in str(build(name, params).skip(torch.device("cpu")))
 
 
 @pytest.mark.parametrize(
