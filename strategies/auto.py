@@ -179,7 +179,6 @@ class _Race:
             self.over(seconds / self._timed_rows)
 
     def _event(self) -> torch.cuda.Event | None:
-        """Record an event now on the training's stream; ``None`` on the host."""
         if self._stream is None:
             return None
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -201,8 +200,6 @@ class _Race:
 
 
 class _TimedTicket:
-    """A ticket that notifies a race when its rows are handed out."""
-
     def __init__(self, ticket: Ticket, race: _Race) -> None:
         self._ticket, self._race = ticket, race
 
@@ -282,7 +279,6 @@ class AutoFetcher(Fetcher):
         self._held.close()
 
     def _begin(self) -> None:
-        """Begin a search; no path is open yet."""
         self._held = ExitStack()
         if self.device.type == "cuda":
             with suppress(CudaCallError, ValueError):  # else each path registers it anew
@@ -292,7 +288,6 @@ class AutoFetcher(Fetcher):
         self._settle()
 
     def _serve(self, path: Strategy) -> None:
-        """Fetch by ``path`` from now on, and open it if needed."""
         if path not in self._open:
             self._open[path] = path.open(self._features, self.device)
         self._serving = self._open[path]
@@ -322,7 +317,6 @@ class AutoFetcher(Fetcher):
             return
 
     def _end(self, race: _Race, outcome: Outcome[Strategy]) -> None:
-        """End the search, and report it in ``setup``."""
         self._race = None
         self._held.close()
         extra_s = race.lasted_s - race.rows * outcome.row_s

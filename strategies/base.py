@@ -34,11 +34,10 @@ from gatherbench.strategies.places import path_skip
 
 @dataclass(frozen=True, slots=True)
 class SetupStep:
-    """One cost of opening a path; it is reported separately from the fetches.
+    """One cost of opening a path: registering a table can take as long as copying it (DGL #3616).
 
-    Registering a table can take as long as copying it (DGL #3616). ``metric`` is e.g.
-    ``register_time``; ``unit`` is ``s``, ``B`` or ``1``; ``source`` names the clock, call or
-    formula of the value. Without a value, ``reason`` is the text of a :class:`Reason`.
+    ``unit`` is ``s``, ``B`` or ``1``; ``source`` names the clock, call or formula of the value.
+    Without a value, ``reason`` is the text of a :class:`Reason`.
     """
 
     metric: str
@@ -177,8 +176,7 @@ class Fetcher(Observed, ABC):
     def submit(self, ids: Tensor) -> Ticket:
         """Start fetching the rows ``ids`` (``[B]``, int32 or int64, on the host or ``ids_device``).
 
-        The caller may change the ids as soon as this returns: a fetch in flight holds a copy. The
-        path itself does not change them.
+        The caller may change the ids as soon as this returns; the path itself does not.
 
         Raises:
             TypeError: ids are not a tensor of int32 or int64.
@@ -223,8 +221,8 @@ class Fetcher(Observed, ABC):
     def to_fetch_device(self, ids: Tensor) -> Tensor:
         """Return ``ids`` where :meth:`submit` takes them, copied from GPU to host if needed.
 
-        The host waits only for that copy, on a separate stream. So the ids must be complete before
-        the call: no queued work may still write them. The result is valid until the next call.
+        The host waits only for that copy, on a separate stream. So no queued work may still write
+        the ids. The result is valid until the next call.
         """
         if ids.device.type in ("cpu", self.ids_device.type):
             return ids
@@ -348,10 +346,8 @@ class Strategy(ABC):
         return path_skip(device)
 
     def surroundings(self, device: torch.device) -> AbstractContextManager[object]:
-        """Provide what must exist before the process first uses ``device``: by default nothing.
-
-        Entered before ``skip``, which returns why if this fails.
-        """
+        """Provide what must exist before the process first uses ``device``: by default nothing;
+        entered before ``skip``, which returns why if this fails."""
         return nullcontext()
 
     @property
@@ -375,11 +371,8 @@ class Strategy(ABC):
         """Describe how one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes."""
 
     def data_paths(self, minibatches: Minibatches) -> Iterator[DataPath]:
-        """Describe how minibatches travel, one :class:`DataPath` for each: by default
-        :meth:`data_path`.
-
-        A path overrides it if it depends on knowledge, on its file, or on earlier minibatches.
-        """
+        """Describe how minibatches travel, one :class:`DataPath` for each; a path overrides it if
+        that depends on knowledge, on its file, or on earlier minibatches."""
         return (self.data_path(ids, minibatches.row_bytes) for ids in minibatches.batches)
 
     def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
@@ -565,5 +558,4 @@ def copied(ids: Tensor) -> Tensor:
 
 
 def rows_of(num_rows: int) -> str:
-    """Name the valid ids in words."""
     return f"the table has rows 0..{num_rows - 1}" if num_rows else "the table has no rows"

@@ -193,10 +193,8 @@ def check_flight_rules(strategy: Strategy, device: torch.device) -> None:
         in_flight = fetcher.submit(ids)
     fetcher.close()
     _raises(RuntimeError, in_flight.result, "a result after close()")
-    with open_known(
-        strategy, table, device
-    ) as closed:  # with no fetch in flight, which raises, too
-        pass
+    closed = open_known(strategy, table, device)  # with no fetch in flight, which raises, too
+    closed.close()
     _raises(RuntimeError, lambda: closed.submit(ids), "submit() after close()")
 
 
@@ -317,7 +315,6 @@ def check_data_path(strategy: Strategy, device: torch.device) -> None:
 def _check_counts(
     fetcher: Fetcher, batches: Iterable[Tensor], paths: list[DataPath], row_bytes: int
 ) -> None:
-    """Run an epoch as the loop does; compare counted and declared numbers."""
     fetcher.drop_caches()
     fetcher.begin_epoch()
     given, counted = [_on(fetcher, ids) for ids in batches], fetcher.counts()
@@ -433,18 +430,15 @@ def written(table: Tensor, folder: Path) -> TableFile:
 
 
 def _on(fetcher: Fetcher, ids: Tensor) -> Tensor:
-    """Move ids to where the path takes them without a copy."""
     return ids.to(fetcher.ids_device)
 
 
 def _wanted(strategy: Strategy, table: Tensor, ids: Tensor) -> Tensor:
-    """Return the expected rows for ``ids``; for the no-fetch limit its prepared rows."""
     no_fetch = strategy.role == "no_fetch"
     return reference_gather(table, ready_ids(ids.numel(), len(table)) if no_fetch else ids)
 
 
 def _same(rows: Tensor, wanted: Tensor, device: torch.device, what: str) -> None:
-    """Require plain rows on the device, with the bytes of ``wanted``."""
     fault = not_plain(rows)
     if fault is None and rows.device.type != device.type:
         fault = f"the rows lie on {rows.device}, not on {device}"

@@ -64,8 +64,6 @@ class CopyEngineGather(Strategy):
 
 
 def _read_order(ids: Tensor, order: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the rows to read, and for ``unique`` which of them stands at each place of the batch,
-    by NumPy: torch's pool would spin afterwards (see ``base.check_ids``)."""
     if order == "given":
         return ids.numpy(), None
     distinct, inverse = np.unique(ids.numpy(), return_inverse=True)

@@ -263,11 +263,9 @@ class KernelFetcher(Fetcher):
         return order
 
     def _ordered(self, ids: Tensor) -> ReadOrder:
-        """Return the order in which to read ``ids`` on the GPU, by work on the current stream."""
         return read_order(ids, self._order)
 
     def _gather(self, order: ReadOrder, out: Tensor) -> None:
-        """Queue the gather on the current stream."""
         point = self.points[order.ids.dtype]
         if order.expand is None:
             gather_into(out, self.table, order.ids, point, order.out_rows, self._gather_tells)

@@ -42,10 +42,8 @@ _LEFT_TO_TORCH = 32 << 10
 
 
 def host_buffer(features: Tensor, *, given_away: bool = False) -> RowBuffer:
-    """Make a reusable buffer in host memory for rows of ``features``.
-
-    The pages of one that is ``given_away`` once it is filled are not prepared.
-    """
+    """Make a buffer in host memory for rows; the pages of one that is ``given_away`` once it is
+    filled are not prepared."""
     width, dtype = int(features.shape[1]), features.dtype
     if given_away:
         return RowBuffer(lambda count: torch.empty((count, width), dtype=dtype, device="cpu"))
@@ -107,10 +105,8 @@ class HostPath(Observed, ABC):
 
 
 class Behind(threading.Thread):
-    """Runs Python code after gathers by native threads, as soon as the rows of each are complete.
-
-    It takes Python's lock once per job, when the job is done, and ends with the native threads.
-    """
+    """Runs Python code when the rows of a gather by native threads are complete: it takes Python's
+    lock once per job, and ends with the native threads."""
 
     def __init__(self, native: NativeThreads) -> None:
         super().__init__(name="gatherbench-fetch", daemon=True)
@@ -254,7 +250,6 @@ class PathFetcher(Fetcher):
         return recalled
 
     def _ways(self, ids: Tensor) -> list[int]:
-        """List the ways to try for ``ids``; none for few ids, which one thread gathers."""
         shared = self._path.cpu.shares(ids.numel(), self.row_width * self.dtype.itemsize)
         return self._path.ways() if shared else []
 
@@ -387,7 +382,6 @@ class HostFetcher(PathFetcher):
         return super().hand_over(rows)
 
     def _ways(self, ids: Tensor) -> list[int]:
-        """Add torch's pool if rows are staged without prefetch: then nothing contends for it."""
         ways = super()._ways(ids)
         in_turn = self._staging and not self.lookahead and torch.get_num_threads() > 1
         return [*ways, TORCH] if ways and in_turn else ways

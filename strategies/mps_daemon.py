@@ -106,7 +106,6 @@ def daemon_answers(environment: os._Environ[str] | dict[str, str]) -> bool:
 
 
 def _start() -> dict[str, str]:
-    """Start a daemon, or raise; return the environment in which its clients find it."""
     folder = tempfile.mkdtemp(prefix="gatherbench-mps-")
     settings = {PIPE_VARIABLE: folder, LOG_VARIABLE: folder}
     environment = {**os.environ, **settings}
@@ -165,5 +164,4 @@ def _ask(question: str, environment: dict[str, str]) -> None:
 
 
 def _run(command: Sequence[str], environment: dict[str, str], **streams: Any) -> None:
-    """Run a command for :data:`_START_S` at most; raise if it is missing, fails or takes longer."""
     subprocess.run(command, env=environment, check=True, timeout=_START_S, **streams)

@@ -112,7 +112,6 @@ class Producer:
         )
 
     def _end(self) -> int:
-        """Wait for the end of the process, or kill it; return its exit status."""
         try:
             return self.process.wait(_END_S)
         except subprocess.TimeoutExpired:

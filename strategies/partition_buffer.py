@@ -162,7 +162,6 @@ class Walk:
             yield Step(self._hold(served), served)
 
     def _hold(self, parts: frozenset[int]) -> list[Load]:
-        """Have these in the buffer and no others."""
         for part in self.where.keys() - parts:
             self._free.append(self.where.pop(part))
         loads = [(part, self._free.pop()) for part in sorted(parts - self.where.keys())]
@@ -225,7 +224,6 @@ class BufferPath(HostPath):
             self.cpu.gather(self._buffer, rows, out, torch.from_numpy(served))
 
     def _load(self, part: int, place: int) -> None:
-        """Read a partition, one request after the other."""
         begin, end = self._walk.extents[part]
         start = place * self._most * self._file.row_bytes - begin
         first, stop = self._walk.reads[part]

@@ -143,7 +143,6 @@ class RowCache:
 
 
 def _firsts(ids: Ids) -> NDArray[np.int64]:
-    """Return the positions at which an id occurs for the first time, ascending."""
     ordered = np.sort(ids)
     if (ordered[1:] > ordered[:-1]).all():  # a sampler's ids are distinct
         return np.arange(len(ids))
@@ -152,7 +151,6 @@ def _firsts(ids: Ids) -> NDArray[np.int64]:
 
 @_jit
 def _link(ids, following, last_use, state, time, when):  # type: ignore[no-untyped-def]
-    """Record in minibatch ``time`` that minibatch ``when`` will use ``ids``."""
     cycle, soon = len(following), len(state.row_of) + _MAIN
     for position, row in enumerate(ids):
         last = last_use[row] >> 32
@@ -176,7 +174,6 @@ def _move(node, end, state):  # type: ignore[no-untyped-def]
 
 @_inlined
 def _take(slot, row, state):  # type: ignore[no-untyped-def]
-    """Give the slot to ``row``, and take it from the row that had it."""
     if slot == state.counts[0]:
         state.counts[0] += 1
     elif state.slot_of[state.row_of[slot]] == slot:  # unless S3-FIFO remembers that row

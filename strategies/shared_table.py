@@ -113,7 +113,6 @@ def map_table(file: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def _of_all(numbers: list[int]) -> list[list[int]]:
-    """Gather the numbers of every rank, by rank."""
     if not (dist.is_available() and dist.is_initialized()):
         return [numbers]
     on_gpu = dist.get_backend() == "nccl"

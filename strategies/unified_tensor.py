@@ -402,7 +402,6 @@ os.register_at_fork(
 
 
 def _ids_of(rows: Rows, num_rows: int) -> Tensor:
-    """Turn an index of a tensor's rows into ids; the fetcher checks ids themselves."""
     if type(rows) is Tensor and rows.dtype != torch.bool:
         return rows
     if isinstance(rows, slice):
