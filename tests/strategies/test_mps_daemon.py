@@ -82,13 +82,6 @@ def test_a_file_that_was_left_behind_is_no_daemon(notes, tmp_path):
     assert not daemon_answers(os.environ)
 
 
-def test_a_daemon_that_will_not_start_is_a_reason(notes, monkeypatch):
-    monkeypatch.setenv("FAKE_REFUSES", "1")
-    with mps_client(90):
-        assert "no MPS daemon (Command" in str(mps_skip(GPU))
-    assert not notes.exists()
-
-
 @pytest.mark.parametrize("client", [("false",), ("sleep", "60")])
 def test_a_server_that_serves_nobody_is_a_reason_and_this_process_not_its_client(
     notes, monkeypatch, client
@@ -111,11 +104,13 @@ def test_a_daemon_that_comes_late_is_waited_for(notes, monkeypatch):
     assert daemon_answers(os.environ)
 
 
-def test_a_daemon_that_never_answers_is_a_reason(notes, monkeypatch):
-    monkeypatch.setenv("FAKE_LATE", "4")
+@pytest.mark.parametrize(("how", "value"), [("FAKE_REFUSES", "1"), ("FAKE_LATE", "4")])
+def test_a_daemon_that_does_not_start_or_answer_is_a_reason(notes, monkeypatch, how, value):
+    monkeypatch.setenv(how, value)
     monkeypatch.setattr(mps_daemon, "_START_S", 1)
     with mps_client(90):
         assert "no MPS daemon (Command" in str(mps_skip(GPU))
+    assert notes.exists() == (how == "FAKE_LATE")
 
 
 def test_a_client_that_fails_is_quoted(notes, monkeypatch):
