@@ -206,6 +206,7 @@ def test_what_making_a_table_readable_cost_is_told_and_a_failure_lets_it_go(
     memory, kind, time_metric, size_metric
 ):  # fmt: skip
     table, made = torch.randn(50, 100), list[Memory]()
+    monkeypatch.setattr(cuda_kernel_fetcher, "blocks_of", lambda percent, *_: percent + 16)
     real, *rows = cuda_kernel_fetcher.MEMORIES[memory]
     assert real.kind == kind  # type: ignore[attr-defined]
 
@@ -219,6 +220,8 @@ def test_what_making_a_table_readable_cost_is_told_and_a_failure_lets_it_go(
         told = [(step.metric, step.unit, step.value) for step in fetcher.setup]
         assert {point.shift for point in fetcher.points.values()} == {"circular"}
         assert fetcher.lookahead == 1
+        fetcher.limit(10)
+        assert {point.max_blocks for point in fetcher.points.values()} == {26}
         fetcher.submit(torch.tensor([7, 7, 3])).result()
     assert told[:-1] == [
         (time_metric, "s", 0.5),
@@ -300,14 +303,6 @@ def test_the_table_is_let_go_even_if_the_gpu_has_failed(notes, monkeypatch):
         fetcher.close()
     assert isinstance(fetcher.memory, Memory)
     assert fetcher.memory.closed
-
-
-def test_the_cap_holds_for_every_later_launch(notes, monkeypatch):
-    monkeypatch.setattr(cuda_kernel_fetcher, "blocks_of", lambda percent, *_: percent + 16)
-    with opened(torch.randn(50, 4)) as fetcher:
-        fetcher.limit(10)
-        assert {point.max_blocks for point in fetcher.points.values()} == {26}
-        assert [step.metric for step in fetcher.setup] == ["kernel_load_time"]
 
 
 def cached(table: Tensor, kept: Placed, *, overlapped: bool = False) -> CachedFetcher:

@@ -316,6 +316,8 @@ def test_a_map_that_is_written_to_shows_it_or_is_refused(file):
     with pytest.raises(ValueError, match="mmap_mode='r'"):
         gatherbench.unified(x, "disk_cached", "cpu", policy="degree", graph=graph)
     gatherbench.unified(load(file), "disk_cached", "cpu", policy="degree", graph=graph).close()
+    with pytest.raises(ValueError, match="takes no path from a disk"):
+        gatherbench.unified(load(file), "auto", "cpu")
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,9 @@ def test_an_epoch_that_is_left_early_spoils_nothing(data):
         assert len(list(loader)) == 8
 
 
-def test_a_plain_tensor_is_no_features(data):
+def test_what_has_no_place_for_rows_or_none_of_ours(data):
     with pytest.raises(TypeError, match=r"what gatherbench\.unified\(x\) gives, got a Tensor"):
         FeatureLoader(node_loader(data), X)  # type: ignore[arg-type]
-
-
-def test_batches_that_have_no_place_for_rows(data):
     whole = data.clone()
     whole.x = X
     with gatherbench.unified(X, "cpu_gather", "cpu") as features:
