@@ -57,7 +57,7 @@ def swept(quantity: str, over: str) -> pd.DataFrame:
             for share, column in columns.items():
                 ratio = (opened[column] / base[opened.index]).dropna()
                 if len(ratio):
-                    interval = interval_of((1, np.log(ratio)))
+                    interval = interval_of(np.log(ratio))
                     series = f"{path}, {run.names[workload].partition(' ')[0]}"
                     lines.append(("measured", series, share, *interval.ends, interval))
     columns = ["kind", "series", "x", "y", "low", "high", "interval"]

@@ -28,8 +28,8 @@ from gatherbench.bench.read.units import with_ends
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.drawing import Chart, draw
 from gatherbench.bench.show.looks import RC, ink, own_colour
-from gatherbench.stats.interval import Interval
-from gatherbench.stats.judge import judge, ratio_of
+from gatherbench.stats.interval import Interval, ratio_of
+from gatherbench.stats.judge import judge
 from gatherbench.strategies.registry import in_words
 
 #: The repository's results; ``make figures`` may name others.

@@ -100,7 +100,7 @@ def _meet(
             costs[path] = cost
         logs.append(math.log(costs[rival] / costs[best]))
         spent += costs[best]
-        verdict = judge(interval_of((1, logs)), family=family)
+        verdict = judge(interval_of(logs), family=family)
         decided = len(logs) >= FEWEST and verdict.word != "AMBIGUOUS"
         if decided or len(logs) == MOST or (far and logs[0] > math.log(FAR)):
             break

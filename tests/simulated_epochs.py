@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatherbench.bench.read.stopping import widths
 from gatherbench.bench.run.rows import Key
-from gatherbench.stats.interval import Interval, Logs, interval_of
+from gatherbench.stats.interval import Logs, interval_of, ratio_of
 from gatherbench.stats.judge import judge
 
 Array = NDArray[np.float64]
@@ -112,7 +112,7 @@ def of_size(spread: Spread, repeats: int) -> Draw:
 def covered(rng: np.random.Generator, mine: Draw, other: Draw, draws: int) -> float:
     """Share of the intervals of a ratio of two equal series that hold 1."""
     # Equal series: a tail shifts both alike.
-    found = (_ratio(mine(rng), other(rng)) for _ in range(draws))
+    found = (ratio_of(mine(rng), other(rng)) for _ in range(draws))
     return sum(ratio.low <= 1 <= ratio.high for ratio in found) / draws
 
 
@@ -126,7 +126,7 @@ def stopped(
     """Repeats of a series that is measured until its interval is within ``precision``."""
     logs = spread.draw(rng, most)
     for repeats in range(least, most):
-        if interval_of((1, logs[:repeats])).half_width <= precision:
+        if interval_of(logs[:repeats]).half_width <= precision:
             return logs[:repeats]
     return logs
 
@@ -157,7 +157,7 @@ def paths_of(
 
 def covered_together(rng: np.random.Generator, side: Side, processes: int, draws: int) -> float:
     """:func:`covered` of two paths that take turns."""
-    found = (_ratio(*paths_of(rng, side, processes)[:2]) for _ in range(draws))
+    found = (ratio_of(*paths_of(rng, side, processes)[:2]) for _ in range(draws))
     return sum(ratio.low <= 1 <= ratio.high for ratio in found) / draws
 
 
@@ -172,10 +172,6 @@ def sole_winners(
         else:
             paths = [of_size(spread, repeats)(rng) for _ in range(RIVALS)]
         best = min(range(RIVALS), key=lambda i: float(np.asarray(paths[i]).mean()))
-        words = (judge(_ratio(paths[i], paths[best])).word for i in range(RIVALS) if i != best)
+        words = (judge(ratio_of(paths[i], paths[best])).word for i in range(RIVALS) if i != best)
         named += all(word == "SLOW" for word in words)
     return named / draws
-
-
-def _ratio(one: ArrayLike, other: ArrayLike) -> Interval:
-    return interval_of((1, one), (-1, other))

@@ -32,7 +32,7 @@ from gatherbench.bench.read.derive import (
 from gatherbench.bench.read.noise import no_ratio_over, series_of
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.stats.interval import Logs, interval_of
+from gatherbench.stats.interval import Logs, ratio_of
 
 #: The axis that compares all paths off a disk.
 PATH = "path"
@@ -194,7 +194,7 @@ def _ratio(
 ) -> tuple[float, float, float]:
     """Return the ratio over the base, with the ends of the 95 % interval."""
     own, theirs = (_pooled(run, logs, many) for many in (keys, base))
-    return interval_of((1, own), (-1, theirs)).ends if own and theirs else (math.nan,) * 3
+    return ratio_of(own, theirs).ends if own and theirs else (math.nan,) * 3
 
 
 def _pooled(run: Run, logs: Mapping[Key, Logs], keys: Sequence[Key]) -> Logs:

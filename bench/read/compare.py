@@ -28,8 +28,8 @@ from gatherbench.bench.read.derive import (
 from gatherbench.bench.read.noise import noisy_series, series_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.stats.interval import Logs, interval_of
-from gatherbench.stats.judge import THRESHOLD, judge, judge_exactly, ratio_of
+from gatherbench.stats.interval import Logs, interval_of, ratio_of
+from gatherbench.stats.judge import THRESHOLD, judge, judge_exactly
 
 #: The metrics that decide by default whether a build is slower: the stages show where the time
 #: goes, and would count it twice.
@@ -152,7 +152,7 @@ def _measured(name: str, base: Run, new: Run, threshold: float) -> Iterator[dict
             )
             alike = waits[0].variables == waits[1].variables
             verdict = (judged.word, judged.reason) if alike else ("UNLIKE", unlike)
-            values = [interval_of((1, logs[key])).value for logs in (a, b)]
+            values = [interval_of(logs[key]).value for logs in (a, b)]
             yield _line(key, name, *verdict, *values, *astuple(judged.interval)[:3])
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from gatherbench.bench.read.noise import modelled_from_noisy
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import BASES, SERIES, Key
-from gatherbench.stats.interval import Interval, Logs, interval_of
+from gatherbench.stats.interval import Interval, Logs, interval_of, ratio_of
 
 STAGES = ("sample", "fetch", "train")
 #: Parts of ``train`` if several ranks train together: the exchange of gradients once all have
@@ -120,7 +120,7 @@ def epoch_logs(run: Run) -> dict[Key, Logs]:
 def epoch_intervals(run: Run) -> dict[Key, Interval]:
     """Return seconds of an epoch of each measured series, with a 95 % interval over repeats."""
     logs = repeat_logs(run.measured["epoch_s"])
-    return {key: interval_of((1, values)) for key, values in logs.items()}
+    return {key: interval_of(values) for key, values in logs.items()}
 
 
 def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive") -> pd.DataFrame:
@@ -128,7 +128,7 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
 
     Geometric means of the repeats' median epochs; of paths that took turns, of their blocks' ratios
     by process. ``low``, ``high``: the 95 % interval, NaN for one repeat
-    (:func:`gatherbench.stats.interval.interval_of`). Over itself the ratio is 1 by definition.
+    (:func:`gatherbench.stats.interval.ratio_of`). Over itself the ratio is 1 by definition.
     Columns: :data:`SERIES`, ``speedup``, ``low``, ``high``. A series without a reference is left
     out. Undecided ratios are included (:func:`gatherbench.bench.read.noise.no_ratio_over`).
     """
@@ -136,7 +136,7 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
     for key, own in logs.items():
         reference = logs.get(key._replace(strategy=strategy, variant=variant))
         if reference is not None:
-            ratio = interval_of((1, reference), (-1, own)).ends
+            ratio = ratio_of(reference, own).ends
             lines.append((*key, *((1.0,) * 3 if reference is own else ratio)))
     return sort_series(pd.DataFrame(lines, columns=[*SERIES, "speedup", "low", "high"]))
 

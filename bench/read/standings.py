@@ -30,8 +30,8 @@ from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
 from gatherbench.bench.read.noise import mostly_noisy, noisy_series
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.stats.interval import Interval, Logs
-from gatherbench.stats.judge import PathWord, between, is_open, ratio_of
+from gatherbench.stats.interval import Interval, Logs, ratio_of
+from gatherbench.stats.judge import PathWord, is_open, judge
 
 #: The gathers over which there are ratios: fields of a :class:`Standing`.
 _BASES = ("best", "reference")
@@ -104,7 +104,7 @@ def standings(run: Run) -> list[Standing]:
         words: dict[tuple[Key, Key], PathWord] = {}
         for path, other in combinations(ranked, 2):
             ratio = ratio_of(logs[path], logs[other])
-            word = between(ratio, host_bound={path, other} <= bound)
+            word = "HOST-BOUND" if {path, other} <= bound else judge(ratio).word
             words[path, other] = word = "AMBIGUOUS" if busy else word
             words[other, path] = _INVERSE.get(word, word)
         gathers = [key for key in ranked if roles[key] in ("baseline", "conventional")]

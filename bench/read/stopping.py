@@ -28,7 +28,7 @@ from gatherbench.bench.read.tables import Run, run_of
 from gatherbench.bench.run.frames import Frames
 from gatherbench.bench.run.part import key_of
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.stats.interval import Logs, interval_of
+from gatherbench.stats.interval import Logs, interval_of, ratio_of
 
 #: Workload, strategy and variant.
 Series = tuple[str, str, str]
@@ -118,12 +118,12 @@ def widths(logs: Mapping[Key, Logs], bound: Collection[Key] = ()) -> dict[Key, f
     shares = {}
     for key, own in logs.items():
         if not own.blocks:
-            shares[key] = interval_of((1, own)).half_width
+            shares[key] = interval_of(own).half_width
             continue
         rivals = [k for k in turns if (k.workload, k.backend) == (key.workload, key.backend)]
         leader = min(rivals, key=lambda rival: np.mean(logs[rival]))
         if leader == key or not {key, leader} <= {*bound}:
-            shares[key] = interval_of((1, own), (-1, logs[leader])).half_width
+            shares[key] = ratio_of(own, logs[leader]).half_width
     return shares
 
 

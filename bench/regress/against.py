@@ -27,7 +27,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from gatherbench.bench.meters.cpu import OtherWork
@@ -35,7 +37,6 @@ from gatherbench.bench.regress.turns import (
     SideError,
     both_sides,
     git,
-    records_of,
     run_pair,
     worktree,
 )
@@ -45,9 +46,7 @@ from gatherbench.bench.show.terminal import step_bar
 
 BUDGET_S = 270.0
 NOT_JUDGED = 3
-COLOURS = {"SLOW": "red", "FAILED": "red", "FAST": "green"} | dict.fromkeys(
-    ("AMBIGUOUS", "MISSING"), "yellow"
-)
+COLOURS = {"SLOW": "red", "FAILED": "red", "FAST": "green", "AMBIGUOUS": "yellow"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,9 +99,8 @@ def _against(ref: str, budget_s: float, only: str, out: Console) -> int:
         "wall_s": time.monotonic() - begin,
         "other_cores": other,
         "benchmarks": [
-            asdict(record)
-            | {"verdict": v.word, "reason": v.reason, "ratio": v.ratio and asdict(v.ratio)}
-            for v, record in zip(verdicts, records, strict=True)
+            asdict(record) | asdict(verdict)
+            for record, verdict in zip(records, verdicts, strict=True)
         ],
     }
     file.write_text(json.dumps(samples, indent=1) + "\n")
@@ -117,14 +115,18 @@ def _against(ref: str, budget_s: float, only: str, out: Console) -> int:
 
 def compare(top: Path, base: str, out: Console, only: str, budget_s: float) -> list[Record]:
     """Run a pair of processes, and more while the budget lasts and a verdict may still change."""
-    begin, rng, records = time.monotonic(), random.Random(), list[Record]()
+    begin, rng = time.monotonic(), random.Random()
+    records, chosen = list[Record](), list[Record]()
     with worktree(top, base) as scratch, step_bar(out) as progress:
         progress("first pair of processes: every benchmark, compiled", 0.0)
         for pair in itertools.count(2):
-            with both_sides(top, scratch) as (base_side, head_side):
+            with both_sides(top, scratch) as sides:
+                theirs, ours = (side.collect() for side in sides)
                 if not records:
-                    records = chosen = records_of(base_side, head_side, only)
-                run_pair(base_side, head_side, [record for record in chosen if record.runs], rng)
+                    names = [name for name in ours if only in name]
+                    records = [Record(n, "" if n in theirs else "not there") for n in names]
+                    chosen = [record for record in records if record.runs]
+                run_pair(sides, chosen, rng)
             spent_s = time.monotonic() - begin
             if not (chosen := worth_more(records, budget_s - spent_s)):
                 break
@@ -135,20 +137,19 @@ def compare(top: Path, base: str, out: Console, only: str, budget_s: float) -> l
 
 def show(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:
     """Print a line for each benchmark, a count of the verdicts, and what would decide more."""
-    table = Table()
-    for header in ("benchmark", "base", "head / base", "95 % interval", "pairs", "verdict"):
-        table.add_column(header, no_wrap=True)
-    table.add_column("reason")
+    table = Table("benchmark", "base", "head / base", "95 % interval", "pairs", "verdict", "reason")
     for record, verdict in zip(records, verdicts, strict=True):
-        ratio = verdict.ratio
+        ratio, words = verdict.ratio, ["", "", ""]
+        if ratio:
+            base_ms = 1e3 * np.median([base for base, _ in record.pairs])
+            interval = f"{ratio.low:.3f} to {ratio.high:.3f}"
+            words = [f"{base_ms:.3g} ms", f"{ratio.value:.3f}", interval]
         table.add_row(
-            record.test.replace("[", r"\["),
-            f"{1e3 * record.base_median_s:.3g} ms" if ratio else "",
-            f"{ratio.value:.3f}" if ratio else "",
-            f"{ratio.low:.3f} to {ratio.high:.3f}" if ratio else "",
-            str(len(record.samples)),
+            escape(record.name.rpartition("::")[2]),
+            *words,
+            str(len(record.pairs)),
             f"[{COLOURS.get(verdict.word, 'default')}]{verdict.word}[/]",
-            ("yardstick; " if record.yardstick else "") + verdict.reason,
+            escape(("yardstick; " if record.yardstick else "") + verdict.reason),
         )
     out.print(table)
     counts = Counter(verdict.word for verdict in verdicts)

@@ -4,11 +4,11 @@
 It imports nothing of gatherbench itself, so it also runs the code of older commits. Both sides
 run the benchmarks of the newer tree: only the code under them differs.
 
-A pipe carries pickled objects. The side sends the names of its benchmarks, the errors of files that
-cannot be read, and the folder of the package; it receives the names to run, in order. Of each it
-sends ``group`` and ``extra_info`` when it begins, and the seconds of the rounds of every
-``(untimed, rounds)`` that it receives. ``None`` ends a benchmark, which then checks its result and
-sends its error (empty if it passed). A benchmark that fails earlier sends its error at once.
+A pipe carries pickled objects. The side sends the names of its benchmarks and the folder of the
+package; it receives the names to run, in order. Of each it sends ``group`` and whether it is a
+yardstick when it begins, and the seconds of the rounds of every ``(untimed, rounds)`` that it
+receives. ``None`` ends a benchmark, which then checks its result and sends its error (empty if it
+passed). A benchmark that fails earlier sends its error at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ class OnCommand:
     extra_info: dict[str, Any]
 
     def __init__(self, pipe: Connection) -> None:
-        self._pipe, self._unread, self._error = pipe, list[str](), ""
+        self._pipe, self._error = pipe, ""
 
     @pytest.fixture
     def benchmark(self) -> OnCommand:
@@ -47,7 +46,7 @@ class OnCommand:
     ) -> Any:
         """Time as many rounds as the other end of the pipe asks for; return the last result."""
         result, kwargs = None, dict[str, Any]()
-        self._pipe.send((self.group, self.extra_info))
+        self._pipe.send((self.group, self.extra_info.get("yardstick", False)))
         while command := self._pipe.recv():
             untimed, timed = command
             times_s = []
@@ -61,40 +60,25 @@ class OnCommand:
             self._pipe.send(times_s[untimed:])
         return result
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self._unread.append(f"{report.nodeid}: {_last_line(report)}")
-
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         import gatherbench
 
+        if session.testsfailed and not session.config.option.continue_on_collection_errors:
+            return  # pytest ends now, and its log says why
         items = {item.nodeid: item for item in session.items}
-        self._pipe.send((list(items), self._unread, str(gatherbench.__file__)))
+        self._pipe.send((list(items), str(gatherbench.__file__)))
         session.items[:] = [items[name] for name in self._pipe.recv()]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not report.passed and not self._error:
-            self._error = f"{report.outcome} in {report.when}: {_last_line(report)}"
+            text = str(report.longrepr).strip()
+            lines = [line[1:].strip() for line in text.splitlines() if line.startswith("E  ")]
+            self._error = f"{report.outcome} in {report.when}: {(lines or [text[-200:]])[-1]}"
 
     def pytest_runtest_logfinish(self) -> None:
         self._pipe.send(self._error)
         self._error = ""
 
 
-def _last_line(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """Return the line of a long report that names the error."""
-    lines = [line for line in str(report.longrepr).splitlines() if line.startswith("E  ")]
-    return lines[-1][1:].strip() if lines else str(report.longrepr).strip()[-200:]
-
-
-def main(top: str, pipe: str) -> int:
-    """Serve the benchmarks of the tree ``top`` at the pipe with this file descriptor."""
-    options = ["-o", "python_files=bench_*.py", "-o", "addopts=--import-mode=importlib"]
-    options += ["-o", "timeout=0", "-p", "no:cacheprovider", "-p", "no:benchmark", "-vs"]
-    options += ["--continue-on-collection-errors", f"--rootdir={top}"]
-    folder = str(Path(top) / "bench" / "regress")
-    return pytest.main([*options, folder], plugins=[OnCommand(Connection(int(pipe)))])
-
-
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(pytest.main(sys.argv[2:], plugins=[OnCommand(Connection(int(sys.argv[1])))]))

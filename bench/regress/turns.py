@@ -16,14 +16,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gatherbench.bench.regress.verdicts import NOT_THERE, Record, Sample
+from gatherbench.bench.regress.verdicts import Record
 
 #: Seconds that a block lasts at least, and that a side's blocks in a pair last together; bounds on
 #: their number.
@@ -35,7 +35,7 @@ class SideError(Exception):
 
 
 class BenchmarkError(Exception):
-    """A benchmark that a side cannot run; the message is its error."""
+    """A benchmark has failed on a side; the message is its error."""
 
 
 class Side:
@@ -46,20 +46,38 @@ class Side:
         library: the tree whose code is measured.
         benchmarks: the tree whose benchmarks measure it.
         scratch: a folder for this side alone, for compiled code and the log.
+        options: further options of pytest.
     """
 
-    def __init__(self, label: str, library: Path, benchmarks: Path, scratch: Path) -> None:
-        self.items, self.unread = list[str](), list[str]()
+    #: The error of the benchmark in progress; empty: it has passed, ``None``: it runs.
+    error: str | None
+
+    def __init__(
+        self, label: str, library: Path, benchmarks: Path, scratch: Path, *options: str
+    ) -> None:
         self._label, self._library, self._log = label, library, scratch / "log.txt"
         scratch.mkdir(exist_ok=True)
         self._pipe, end = Pipe()
-        script, number = Path(__file__).with_name("side.py"), end.fileno()
         with self._log.open("w") as log, end:
+            number = end.fileno()
             # -P: no file next to side.py may shadow a module.
+            command = [sys.executable, "-P", f"{Path(__file__).parent}/side.py", str(number)]
+            command += ["-o", "python_files=bench_*.py", "-o", "addopts=--import-mode=importlib"]
+            command += ["-o", "timeout=0", "-p", "no:cacheprovider", "-p", "no:benchmark", "-vs"]
+            command += [*options, f"--rootdir={benchmarks}", f"{benchmarks}/bench/regress"]
+            paths = [str(library / "src"), os.environ.get("PYTHONPATH", "")]
             self._process = subprocess.Popen(
-                [sys.executable, "-P", script, benchmarks, str(number)],
+                command,
                 cwd=benchmarks,
-                env=_environment(library, scratch),
+                # Each side has its caches, as numba misses changes of a callee. Threads that spin
+                # after their work would occupy the other side's cores.
+                env=os.environ
+                | {
+                    "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                    "NUMBA_CACHE_DIR": str(scratch / "numba"),
+                    "GATHERBENCH_KERNEL_CACHE": str(scratch / "kernels"),
+                    "OMP_WAIT_POLICY": "PASSIVE",
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -67,18 +85,19 @@ class Side:
                 start_new_session=True,  # Ctrl-C is for this process to handle
             )
 
-    def collect(self) -> None:
-        """Wait until the process has imported and collected; both sides may do so at once.
+    def collect(self) -> list[str]:
+        """Wait until the process has imported and collected; return the names of its benchmarks.
 
         Raises:
             SideError: it has died, or runs another tree's code.
         """
-        self.items, self.unread, package = self.ask()
+        names, package = self.ask()
         if not Path(package).is_relative_to(self._library):
             raise SideError(
                 f"{self._label} would measure {package}, not {self._library}: "
                 "remove what puts another gatherbench before PYTHONPATH"
             )
+        return list(names)
 
     def send(self, command: Any) -> None:
         """Send a command."""
@@ -88,7 +107,7 @@ class Side:
         """Send the command, if any, and return the answer.
 
         Raises:
-            BenchmarkError: the benchmark failed, and has ended.
+            BenchmarkError: the benchmark has failed, and has ended.
             SideError: the process has died.
         """
         try:
@@ -99,8 +118,10 @@ class Side:
             status = self._process.wait()
             log_end = "\n".join(self._log.read_text().strip().splitlines()[-15:])
             raise SideError(f"{self._label} ended with {status}:\n{log_end}") from error
-        if answer and isinstance(answer, str):
-            raise BenchmarkError(answer)
+        if isinstance(answer, str):
+            self.error = answer
+            if answer:
+                raise BenchmarkError(answer)
         return answer
 
     def close(self) -> None:
@@ -110,55 +131,21 @@ class Side:
         self._pipe.close()
 
 
-def _environment(library: Path, scratch: Path) -> dict[str, str]:
-    """Return the environment: each side has its caches, as numba misses changes of a callee."""
-    path = [str(library / "src"), os.environ.get("PYTHONPATH", "")]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, path)),
-        "NUMBA_CACHE_DIR": str(scratch / "numba"),
-        "GATHERBENCH_KERNEL_CACHE": str(scratch / "kernels"),
-        # Threads that spin after their work would occupy the other side's cores.
-        "OMP_WAIT_POLICY": "PASSIVE",
-    }
-
-
 @contextmanager
 def both_sides(top: Path, scratch: Path) -> Iterator[tuple[Side, Side]]:
-    """Start a process of each tree, base first, and wait for both; they write into ``scratch``."""
-    with ExitStack() as stack:
-        base = Side("the base", scratch / "tree", top, scratch / "base")
-        stack.callback(base.close)
-        head = Side("the head", top, top, scratch / "head")
-        stack.callback(head.close)
-        base.collect()
-        head.collect()
+    """Start a process of each tree, base first; they write into ``scratch``. The base may lack what
+    a benchmark imports."""
+    may_lack = "--continue-on-collection-errors"
+    with (
+        closing(Side("the base", scratch / "tree", top, scratch / "base", may_lack)) as base,
+        closing(Side("the head", top, top, scratch / "head")) as head,
+    ):
         yield base, head
 
 
-def records_of(base: Side, head: Side, only: str = "") -> list[Record]:
-    """Return the benchmarks of both sides that have ``only`` in their names.
-
-    Raises:
-        SideError: one of the head's files cannot be read.
-    """
-    if head.unread:
-        raise SideError("this tree's benchmarks cannot be read: " + "; ".join(head.unread))
-    records = []
-    for name in dict.fromkeys((*head.items, *base.items)):
-        if only in name:
-            file = name.partition("::")[0]
-            unread = next((error for error in base.unread if error.startswith(file)), NOT_THERE)
-            base_error = "" if name in base.items else unread
-            head_error = "" if name in head.items else NOT_THERE
-            records.append(Record(name, base_error, head_error))
-    return records
-
-
-def run_pair(base: Side, head: Side, records: Sequence[Record], rng: random.Random) -> None:
-    """Add a sample to each benchmark of ``records``, or the error that a side ended with."""
-    sides = {"base": base, "head": head}
-    for side in sides.values():
+def run_pair(sides: tuple[Side, Side], records: Sequence[Record], rng: random.Random) -> None:
+    """Add a pair of times to each benchmark of ``records``, or the error that a side ended with."""
+    for side in sides:
         side.send([record.name for record in records])
     for record in records:
         began = time.monotonic()
@@ -166,37 +153,36 @@ def run_pair(base: Side, head: Side, records: Sequence[Record], rng: random.Rand
         record.pair_s = time.monotonic() - began
 
 
-def _sample(sides: dict[str, Side], record: Record, rng: random.Random) -> None:
-    begun, ended, name, round_s = set[str](), set[str](), "", math.inf
-    try:
-        for name, side in sides.items():
-            record.group, about = side.ask()
-            record.yardstick = bool(about.get("yardstick", False))
-            begun.add(name)
-            round_s = min(round_s, *side.ask((1, 2)))  # numba compiles in the untimed round
-        if not record.turns:
-            record.rounds = math.ceil(BLOCK_S / round_s)
-            turns = math.ceil(TURNS_S / (round_s * record.rounds))
-            record.turns = min(max(turns, FEWEST_TURNS), MOST_TURNS)
-        # The caches hold the other side's data by now, so one round is untimed; a block of a single
-        # round is so long that its own bytes soon replace them.
-        block = int(record.rounds > 1), record.rounds
-        blocks: dict[str, list[float]] = {"base": [], "head": []}
-        head_first = [rng.random() < 0.5 for _ in range(record.turns)]
-        for first in head_first:
-            for name in ("head", "base") if first else ("base", "head"):
-                blocks[name].append(float(np.median(sides[name].ask(block))))
-        for name, side in sides.items():
-            ended.add(name)
-            side.ask(None)
-        record.samples.append(Sample(blocks["base"], blocks["head"], head_first))
-    except BenchmarkError as error:
-        setattr(record, f"{name}_error", str(error))
-        for label in sides.keys() - ended - {name}:
+def _sample(sides: tuple[Side, Side], record: Record, rng: random.Random) -> None:
+    for side in sides:
+        side.error = None
+        with suppress(BenchmarkError):
+            record.group, record.yardstick = side.ask()
+    blocks: tuple[list[float], list[float]] = [], []
+    if all(side.error is None for side in sides):
+        with suppress(BenchmarkError):
+            # numba compiles in the untimed round
+            round_s = min(min(side.ask((1, 2))) for side in sides)
+            if not record.turns:
+                record.rounds = math.ceil(BLOCK_S / round_s)
+                turns = math.ceil(TURNS_S / (round_s * record.rounds))
+                record.turns = min(max(turns, FEWEST_TURNS), MOST_TURNS)
+            # The caches hold the other side's data by now, so one round is untimed; a block of a
+            # single round is so long that its own bytes soon replace them.
+            block = int(record.rounds > 1), record.rounds
+            for _ in range(record.turns):
+                for n in rng.sample((0, 1), 2):
+                    blocks[n].append(float(np.median(sides[n].ask(block))))
+    errors = [side.error for side in sides]
+    for side in sides:
+        if side.error is None:
             with suppress(BenchmarkError):
-                if label not in begun:
-                    sides[label].ask()
-                sides[label].ask(None)
+                side.ask(None)
+    if not any(errors):  # otherwise a check fails because the benchmark was ended early
+        errors = [side.error for side in sides]
+    record.base_error, record.head_error = (error or "" for error in errors)
+    if record.runs:
+        record.pairs.append(blocks)
 
 
 @contextmanager

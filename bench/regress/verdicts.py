@@ -27,28 +27,15 @@ from gatherbench.stats.judge import judge
 MIN_PAIRS, MOST_PAIRS = 6, 16
 #: About how many seconds two processes need to import torch and collect.
 START_S = 6.0
-NOT_THERE = "not there"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The verdict on one benchmark; ``ratio`` is head over base, where both ran at all."""
 
-    word: Literal["SAME", "FAST", "SLOW", "AMBIGUOUS", "NEW", "MISSING", "FAILED"]
+    word: Literal["SAME", "FAST", "SLOW", "AMBIGUOUS", "NEW", "FAILED"]
     reason: str
     ratio: Interval | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The medians, s, of neighbouring blocks in a pair of processes: the base's and the head's.
-
-    ``head_first`` holds for each whether the head's block came first.
-    """
-
-    base_s: list[float]
-    head_s: list[float]
-    head_first: list[bool]
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +43,8 @@ class Record:
     """The measurements of one benchmark; the errors say why a side has no times.
 
     ``rounds`` are those of a block, ``turns`` the blocks of each side in a pair (0: not run yet),
-    ``pair_s`` the seconds that the last pair spent on it, including its tables and checks.
+    ``pairs`` the medians, s, of the base's and the head's blocks for each pair of processes, turn
+    by turn; ``pair_s`` the seconds that the last pair spent on it, with its tables and checks.
     """
 
     name: str
@@ -66,13 +54,8 @@ class Record:
     yardstick: bool = False
     rounds: int = 0
     turns: int = 0
-    samples: list[Sample] = field(default_factory=list)
+    pairs: list[tuple[list[float], list[float]]] = field(default_factory=list)
     pair_s: float = 0.0
-
-    @property
-    def test(self) -> str:
-        """Its name without that of the file."""
-        return self.name.rpartition("::")[2]
 
     @property
     def runs(self) -> bool:
@@ -81,23 +64,15 @@ class Record:
     @property
     def ratio(self) -> Interval:
         """Head over base; a pair's ratio is the median over its neighbouring blocks."""
-        logs = [np.median(np.log(s.head_s) - np.log(s.base_s)) for s in self.samples]
-        return interval_of((1, [float(log) for log in logs]))
-
-    @property
-    def base_median_s(self) -> float:
-        """The median over all pairs' blocks of the base's seconds per round; needs a pair."""
-        return float(np.median([block for sample in self.samples for block in sample.base_s]))
+        return interval_of([float(np.median(np.log(h) - np.log(b))) for b, h in self.pairs])
 
     def verdict(self, family: int) -> Verdict:
         """Return the verdict on it as one of ``family``, without regard to yardsticks."""
-        if self.head_error == NOT_THERE:
-            return Verdict("MISSING", "not in this tree")
-        if self.head_error:
-            return Verdict("FAILED", self.head_error)
         if self.base_error:
             return Verdict("NEW", f"the base cannot run it: {self.base_error}")
-        count = len(self.samples)
+        if self.head_error:
+            return Verdict("FAILED", self.head_error)
+        count = len(self.pairs)
         if count < MIN_PAIRS:
             ratio = self.ratio if count else None
             return Verdict("AMBIGUOUS", f"{count} of at least {MIN_PAIRS} pairs", ratio)
@@ -110,18 +85,21 @@ def judge_all(records: Sequence[Record]) -> list[Verdict]:
     family = sum(record.runs for record in records)
     judged = [(record, record.verdict(family)) for record in records]
     moved: dict[tuple[str | None, str], str] = {
-        (record.group, verdict.word): f"{record.test} ({verdict.ratio.value:.3f})"
+        (record.group, verdict.word): f"{record.name} ({verdict.ratio.value:.3f})"
         for record, verdict in judged
         if record.yardstick and verdict.ratio and verdict.word in ("SLOW", "FAST")
     }
-    for number, (record, verdict) in enumerate(judged):
-        if mark := moved.get((record.group, verdict.word)):
-            doubt = f"but so is the yardstick {mark}"
-            if record.yardstick:
-                doubt = "and this is not our code: the two sides did not run alike"
-            reason = f"{verdict.reason}, {doubt}"
-            judged[number] = record, replace(verdict, word="AMBIGUOUS", reason=reason)
-    return [verdict for _, verdict in judged]
+    return [
+        replace(
+            verdict,
+            word="AMBIGUOUS",
+            reason=f"{verdict.reason}, but the two sides did not run alike: so is the yardstick"
+            f" {moved[record.group, verdict.word]}",
+        )
+        if (record.group, verdict.word) in moved
+        else verdict
+        for record, verdict in judged
+    ]
 
 
 def worth_more(records: Sequence[Record], left_s: float) -> list[Record]:
@@ -132,20 +110,19 @@ def worth_more(records: Sequence[Record], left_s: float) -> list[Record]:
     short for those, the ones that differ most go on: one SLOW is worth more than many doubts.
     """
     runnable = [record for record in records if record.runs]
-    if any(len(record.samples) < MIN_PAIRS for record in runnable):
-        return runnable if cost_s(runnable) <= left_s else []
+    if any(len(record.pairs) < MIN_PAIRS for record in runnable):
+        return runnable if _cost_s(runnable) <= left_s else []
     chosen = [
         record
         for record in runnable
-        if len(record.samples) < MOST_PAIRS and record.verdict(len(runnable)).word != "SAME"
+        if len(record.pairs) < MOST_PAIRS and record.verdict(len(runnable)).word != "SAME"
     ]
     # By the least logarithm by which a ratio differs from 1 within its interval.
     chosen.sort(key=lambda r: max(math.log(r.ratio.low), -math.log(r.ratio.high)), reverse=True)
-    while chosen and cost_s(chosen) > left_s:
+    while chosen and _cost_s(chosen) > left_s:
         chosen.pop()
     return [record for record in records if record in chosen]
 
 
-def cost_s(records: Sequence[Record]) -> float:
-    """Estimate the seconds of a pair of processes for these, from the last pair."""
+def _cost_s(records: Sequence[Record]) -> float:
     return START_S + sum(record.pair_s for record in records)

@@ -2,7 +2,7 @@
 
 The unit of evidence is the *repeat*, a separate process: epochs within one process are alike, and
 more of them do not show how much processes differ. So a series has one number per repeat, the
-logarithm of its median epoch. Every statement about series is a sum of means of such logarithms.
+logarithm of its median epoch. A ratio of two series is a difference of means of such logarithms.
 
 If paths took turns in one process, their common factors (the speed of that process and block)
 cancel in the ratio. Such series are paired within a block; the mean over the blocks of a process is
@@ -14,7 +14,7 @@ simulated (``stats/NOTES.md``).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,18 +42,14 @@ class Logs(tuple[float, ...]):
         return made
 
 
-#: One factor of a product: its exponent (1 or -1), and the logarithm of each repeat's value.
-Factor = tuple[int, ArrayLike]
-
-
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A value and its confidence interval. With one repeat the interval is 0 to infinity.
 
     Attributes:
-        value: the geometric mean over the repeats, or a product or ratio of such means.
+        value: the geometric mean over the repeats, or the ratio of two such means.
         low, high: its 95 % interval.
-        repeats: the repeats of the factor that has the fewest.
+        repeats: the repeats of the series that has fewer.
         chance: how often equal series would differ so much (two-sided p of a ratio of 1).
     """
 
@@ -81,25 +77,50 @@ class Interval:
         return Interval(1 / self.value, 1 / self.high, high, self.repeats, self.chance)
 
 
-def interval_of(*factors: Factor) -> Interval:
-    """Compute the product of geometric means, each with exponent 1 or -1, and its 95 % interval.
-
-    For one factor it is Student's interval of a mean of logarithms; for several it is Welch's, with
-    Satterthwaite's degrees of freedom (B. L. Welch, Biometrika 34, 1947), since series differ in
-    their spread. If a factor has only two repeats, that estimate is too uncertain: one degree of
-    freedom is then assumed, which covers more than 95 %. Series that took turns in the same
-    processes first become one factor, paired within their blocks.
+def interval_of(logs: ArrayLike) -> Interval:
+    """Compute the geometric mean of a series, given as the logarithms of its repeats' values, and
+    Student's interval of it.
 
     Raises:
-        ValueError: a factor has no value.
+        ValueError: the series is empty.
     """
+    return _interval((1, logs))
+
+
+def ratio_of(numerator: ArrayLike, denominator: ArrayLike) -> Interval:
+    """Compute the ratio of two series, each given as the logarithms of its repeats' values.
+
+    Series that took turns in the same processes are paired within their blocks. For others it is
+    Welch's interval, with Satterthwaite's degrees of freedom (B. L. Welch, Biometrika 34, 1947),
+    since series differ in their spread. If one has only two repeats, that estimate is too
+    uncertain: one degree of freedom is then assumed, which covers more than 95 %.
+
+    Raises:
+        ValueError: a series is empty.
+    """
+    if isinstance(numerator, Logs) and isinstance(denominator, Logs):
+        mine, theirs = numerator.blocks, denominator.blocks
+        pairs = [
+            [mine[process][block] - x for block, x in blocks.items() if block in mine[process]]
+            for process, blocks in theirs.items()
+            if process in mine
+        ]
+        means = [float(np.mean(differences)) for differences in pairs if differences]
+        # A single common process gives evidence only about that process.
+        if len(means) > 1 or len(means) == len(mine) == len(theirs) == 1:
+            return interval_of(means)
+    return _interval((1, numerator), (-1, denominator))
+
+
+def _interval(*series: tuple[int, ArrayLike]) -> Interval:
+    """Compute the interval of a sum of means, each with its sign."""
     centre, variance, weighted, counts = 0.0, 0.0, 0.0, []
-    for exponent, values in _independent(factors):
+    for sign, values in series:
         logs = np.asarray(values, float)
         if not logs.size:
-            raise ValueError("no interval of nothing: a factor has no repeat")
+            raise ValueError("no interval of nothing: a series has no repeat")
         counts.append(logs.size)
-        centre += exponent * float(logs.mean())
+        centre += sign * float(logs.mean())
         if logs.size > 1:
             # Values that are equal up to rounding count as having no variance.
             part = float(logs.var(ddof=1)) / logs.size
@@ -115,43 +136,3 @@ def interval_of(*factors: Factor) -> Interval:
     chance = 2 * float(stdtr(freedom, -abs(centre) / error)) if error else float(not centre)
     low, high = math.exp(centre - reach), math.exp(min(centre + reach, _LARGEST_LOG))
     return Interval(value, low, high, fewest, chance)
-
-
-def _independent(factors: Sequence[Factor]) -> Iterator[Factor]:
-    """Yield the factors, with those that took turns in the same processes joined into one."""
-    groups: list[tuple[list[Factor], dict[float, dict[int, float]]]] = []
-    for factor in factors:
-        exponent, logs = factor
-        if not isinstance(logs, Logs):
-            yield factor
-            continue
-        own_blocks = {
-            p: {b: exponent * x for b, x in by_block.items()} for p, by_block in logs.blocks.items()
-        }
-        for number, (members, their_blocks) in enumerate(groups):
-            shared = _summed(own_blocks, their_blocks)
-            # A single common process gives evidence only about that process.
-            if len(shared) > 1 or len(shared) == len(own_blocks) == len(their_blocks) == 1:
-                groups[number] = [*members, factor], shared
-                break
-        else:
-            groups.append(([factor], own_blocks))
-    for members, blocks in groups:
-        yield (1, _means(blocks)) if len(members) > 1 else members[0]
-
-
-def _summed(a: Blocks, b: Blocks) -> dict[float, dict[int, float]]:
-    """Add up the blocks that both have."""
-    sums = {
-        process: {
-            block: x + b[process][block] for block, x in by_block.items() if block in b[process]
-        }
-        for process, by_block in a.items()
-        if process in b
-    }
-    return {process: by_block for process, by_block in sums.items() if by_block}
-
-
-def _means(blocks: Blocks) -> ArrayLike:
-    """Return the mean of each process."""
-    return [float(np.mean(list(by_block.values()))) for by_block in blocks.values()]

@@ -25,9 +25,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from numpy.typing import ArrayLike
-
-from gatherbench.stats.interval import CONFIDENCE, Interval, interval_of
+from gatherbench.stats.interval import CONFIDENCE, Interval
 
 Word = Literal["SAME", "FAST", "SLOW", "AMBIGUOUS"]
 #: The verdicts on two paths of one run.
@@ -83,16 +81,6 @@ def judge(
     elif word == "FAST" and busy:
         word, reason = "AMBIGUOUS", f"{busy}: run again on an idle machine"
     return Judgement(ratio, word, reason)
-
-
-def between(ratio: Interval, *, host_bound: bool) -> PathWord:
-    """Return the word for the ratio of two paths' epochs; ``host_bound``: the host limits both."""
-    return "HOST-BOUND" if host_bound else judge(ratio).word
-
-
-def ratio_of(numerator: ArrayLike, denominator: ArrayLike) -> Interval:
-    """Compute the ratio of two series, each given as the logarithms of its repeats' values."""
-    return interval_of((1, numerator), (-1, denominator))
 
 
 def word_of(low: float, high: float, threshold: float = THRESHOLD) -> Word:

@@ -22,7 +22,7 @@ from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.part import CUT_OFF, PartWriter, counted
 from gatherbench.bench.run.rows import PROCESS, SET, Row, RowMaker
 from gatherbench.bench.run.store import RunStore
-from gatherbench.stats.judge import ratio_of
+from gatherbench.stats.interval import ratio_of
 
 from .fakes import BLOCKS, PATHS, WORKLOAD, go, repeat
 from .test_agreement import strays
