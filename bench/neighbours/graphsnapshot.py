@@ -30,7 +30,7 @@ from torch import Tensor
 from gatherbench.bench.plan.doors import OwnSampler
 from gatherbench.bench.sampling.kernels import _GOLDEN, _below, _choose, _mix, _u
 from gatherbench.bench.sampling.minibatch import MiniBatch
-from gatherbench.bench.sampling.numba_sampler import NeighborSampler, Part
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler, Targets
 from gatherbench.bench.sampling.sampler import Counted, Tally
 from gatherbench.bench.sampling.splitmix import derive
 
@@ -142,6 +142,11 @@ class SnapshotSampler(NeighborSampler):
         self._now, self._first_stamp, self._stamp = NumberedSeeds(Tensor(), -1, 0), 0, 0
         super().__init__(indptr, indices, fanouts, threads)
         if isinstance(policy, _FromCaches):
+            if min(self.fanouts) < 0:
+                raise ValueError(
+                    f"fanouts = {self.fanouts}: {type(policy).__name__} keeps alpha × fan-out"
+                    " neighbours; give a positive number for -1, or take FBL"
+                )
             degrees = np.diff(self._indptr)
             widths = {max(self.fanouts)} if policy.shared else self.fanouts
             self._caches = [
@@ -181,18 +186,19 @@ class SnapshotSampler(NeighborSampler):
         self._now = seeds
         return super().sample(seeds.nodes, seed)
 
-    def _draw_part(self, part: Part) -> None:
+    def _draw_part(self, layer: int, key: Any, targets: Targets, *into: Any) -> None:
         policy, now = self.policy, self._now
-        drawn_from = (self._indptr, self._indices, *part.targets)
         if not self._caches or not isinstance(policy, _FromCaches):  # or while it is made
-            super()._draw_part(part)
+            super()._draw_part(layer, key, targets, *into)
             return
-        which = 0 if policy.shared else part.layer
+        edges, _, used = into
+        which = 0 if policy.shared else layer
         cache, drawing = self._caches[which], self._stamp - self._first_stamp
-        keys = (part.key, np.uint64(derive(now.key, which, drawing, _CACHE)))
+        keys = (key, np.uint64(derive(now.key, which, drawing, _CACHE)))
         renewed = (policy.refresh, policy.fetch) if isinstance(policy, OTF) else (0.0, 0.0)
         held = (cache.slots, cache.rows, cache.stamps, cache.turns, self._stamp)
-        _draw_cached(*drawn_from, *keys, part.edges[0], part.edges[1], part.used, *held, *renewed)
+        drawn_from = (self._indptr, self._indices, *targets)
+        _draw_cached(*drawn_from, *keys, edges[0], edges[1], used, *held, *renewed)
 
 
 class _Distinct(Tally):

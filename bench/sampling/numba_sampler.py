@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -29,17 +29,6 @@ _EDGES_PER_THREAD = 4096
 #: The targets of a thread: nodes ``[T]`` of a layer, the number of the first, where their lists and
 #: their edges ``[T + 1]`` begin, and the range of the thread's nodes (the end is exclusive).
 Targets = tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64], int, int]
-
-
-class Part(NamedTuple):
-    """A thread's part of a layer: what it draws by, and where its edges go (:func:`.draw`)."""
-
-    layer: int
-    key: np.uint64
-    targets: Targets
-    edges: NDArray[np.int64]
-    places: NDArray[np.int64]
-    used: NDArray[np.uint64]
 
 
 class NeighborSampler(Sampler):
@@ -195,7 +184,7 @@ class NeighborSampler(Sampler):
 
         def part(member: int, start: int, stop: int) -> None:
             targets = (nodes, first, begins, offsets, start, stop)
-            self._draw_part(Part(layer, key, targets, edges, places, self._scratch[member]))
+            self._draw_part(layer, key, targets, edges, places, self._scratch[member])
 
         threads = self.threads or torch.get_num_threads()
         threads = max(1, min(threads, total // _EDGES_PER_THREAD))
@@ -205,11 +194,18 @@ class NeighborSampler(Sampler):
         self._run(part, bounds)
         return edges, places
 
-    def _draw_part(self, part: Part) -> None:
-        """Draw the edges of a thread's targets."""
-        sources, targets = part.edges
-        drawn_from = (self._indptr, self._indices, *part.targets)
-        kernels.draw(*drawn_from, part.key, sources, targets, part.places, part.used)
+    def _draw_part(
+        self,
+        layer: int,
+        key: np.uint64,
+        targets: Targets,
+        edges: NDArray[np.int64],
+        places: NDArray[np.int64],
+        used: NDArray[np.uint64],
+    ) -> None:
+        """Draw the edges of a thread's targets (:func:`.draw`)."""
+        drawn_from = (self._indptr, self._indices, *targets)
+        kernels.draw(*drawn_from, key, edges[0], edges[1], places, used)
 
     def _run(self, part: Callable[[int, int, int], None], bounds: Sequence[int]) -> None:
         """Call ``part(member, bounds[member], bounds[member + 1])`` for all members at once.

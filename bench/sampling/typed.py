@@ -60,15 +60,9 @@ def _look_up(
     """Find the kind of each edge by binary search; return the first missing edge, or -1."""
     for edge in range(len(sources)):
         source, target = ids[sources[edge]], ids[targets[edge]]
-        low, end = indptr[target], indptr[target + 1]
-        high = end
-        while low < high:
-            middle = (low + high) // 2
-            if indices[middle] < source:
-                low = middle + 1
-            else:
-                high = middle
-        if low == end or indices[low] != source:
+        begin, end = indptr[target], indptr[target + 1]
+        place = begin + np.searchsorted(indices[begin:end], source)
+        if place == end or indices[place] != source:
             return edge
-        edge_kinds[edge] = kinds[low]
+        edge_kinds[edge] = kinds[place]
     return -1

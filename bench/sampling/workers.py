@@ -11,11 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar, TypeVarTuple
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-Ts = TypeVarTuple("Ts")
 
 #: Minibatches of a worker or a GPU that are ready or being drawn, in addition to the one that the
 #: loop uses.
@@ -30,8 +30,8 @@ class Pending(Protocol[T_co]):
 
 
 def begun_ahead(
-    begin: Callable[[*Ts], Pending[T]],
-    tasks: Iterable[tuple[*Ts]],
+    begin: Callable[..., Pending[T]],
+    tasks: Iterable[tuple[Any, ...]],
     ahead: int = AHEAD,
     waited: Callable[[float], None] = lambda _seconds: None,
 ) -> Iterator[T]:
@@ -50,7 +50,9 @@ def begun_ahead(
         yield ready.pop()  # without a reference here, the loop frees it within its step
 
 
-def drawn_ahead(workers: Sequence[Callable[[*Ts], T]], tasks: Iterable[tuple[*Ts]]) -> Iterator[T]:
+def drawn_ahead(
+    workers: Sequence[Callable[..., T]], tasks: Iterable[tuple[Any, ...]]
+) -> Iterator[T]:
     """Give each task's minibatch in order; each is drawn by a thread of one of the workers.
 
     Threads start with the request for the first minibatch. All have ended when the iterator has
@@ -65,7 +67,7 @@ def drawn_ahead(workers: Sequence[Callable[[*Ts], T]], tasks: Iterable[tuple[*Ts
     """
     idle = list(workers)
 
-    def draw(*task: *Ts) -> T:
+    def draw(*task: Any) -> T:
         worker = idle.pop()  # one per thread, so there is one
         try:
             return worker(*task)
@@ -74,7 +76,6 @@ def drawn_ahead(workers: Sequence[Callable[[*Ts], T]], tasks: Iterable[tuple[*Ts
 
     pool = ThreadPoolExecutor(len(workers), thread_name_prefix="gatherbench-sample")
     try:
-        begin: Callable[[*Ts], Pending[T]] = lambda *task: pool.submit(draw, *task)  # noqa: E731
-        yield from begun_ahead(begin, tasks, AHEAD * len(workers))
+        yield from begun_ahead(partial(pool.submit, draw), tasks, AHEAD * len(workers))
     finally:
         pool.shutdown(cancel_futures=True)

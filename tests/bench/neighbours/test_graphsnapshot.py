@@ -189,6 +189,9 @@ def test_impossible_policies_are_refused():
     for policy in ("LRU", "FCR keep=0.1", "OTF refresh=1.5", "FCR alpha=0.5"):
         with pytest.raises(ValueError, match=r"LRU|keep|share|alpha"):
             opened(f"gatherbench.bench.neighbours.graphsnapshot:{policy}", OwnSampler)
+    with pytest.raises(ValueError, match=r"fanouts = \(3, -1\): OTF keeps.*positive.*FBL"):
+        FLOWING.open(np.array([0, 1]), np.array([0]), (3, -1), 0)
+    assert FBL().open(np.array([0, 1]), np.array([0]), (3, -1), 0).fanouts == (3, -1)
 
 
 # ---- wrong ones -------------------------------------------------------------------------------
