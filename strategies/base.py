@@ -140,12 +140,8 @@ class Observed:
 
 
 class Fetcher(Observed, ABC):
-    """A data path that is open: it owns its buffers and threads until :meth:`close`.
-
-    Args:
-        features: the feature table ``[N, D]`` in host memory, contiguous, any dtype.
-        device: where the fetched rows shall lie.
-    """
+    """A data path that is open, from a table ``[N, D]`` in host memory to ``device``: it owns its
+    buffers and threads until :meth:`close`."""
 
     #: How many minibatches the loop may submit ahead of the one it trains on. 0 for a blocking
     #: strategy: its ``submit`` does the work. It may change while ``auto`` still searches.
@@ -247,10 +243,9 @@ class Fetcher(Observed, ABC):
         """Fetch checked, contiguous ``ids``; copy them if the fetch goes on after the return."""
 
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
-        """Tune the path to the work that runs at the same time; return the results.
+        """Tune the path, if ``tunable``, before anything is timed; return the results.
 
-        Called at most once, before anything is timed, and only where ``tunable`` is true, with the
-        ``ids`` of a typical minibatch. ``beside`` does (on a GPU: queues) one training step.
+        ``ids`` are a typical minibatch's; ``beside`` does (on a GPU: queues) a training step.
         """
         return []
 

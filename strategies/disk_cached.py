@@ -40,10 +40,9 @@ SUPERBATCH = 100
 class DiskCached(Strategy):
     """``policy`` sets which rows are kept, ``share`` how many, ``ahead`` how far to prefetch.
 
-    Rows are kept by a score, as in ``cached_zero_copy``, by use (``lru``, ``s3-fifo``), or by
-    future use: for ``belady`` :data:`SUPERBATCH` minibatches are announced, as any training can do
-    that draws its minibatches early. ``start`` sets whether a learning cache keeps its rows from
-    epoch to epoch (``warm``).
+    For ``belady`` :data:`SUPERBATCH` minibatches are announced, as any training can do that draws
+    its minibatches early. ``start`` sets whether a learning cache keeps its rows from epoch to
+    epoch (``warm``).
     """
 
     name: ClassVar[str] = "disk_cached"

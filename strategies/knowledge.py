@@ -59,26 +59,18 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Knowledge:
-    """The knowledge of a path; a field is ``None`` if it is unknown or not needed.
+    """The knowledge of a path; a field is ``None`` if it is unknown or not needed."""
 
-    Attributes:
-        graph: the graph whose nodes are the rows of the table.
-        training_ids: the training nodes, int64 ``[T]``.
-        earlier: a call that draws the input ids of the minibatches of epoch 0, 1, …, with
-            another seed than those on which the path is measured.
-        measured: input ids of the measured minibatches themselves; only for bounds.
-        ranks: the process among those that train together.
-        file: the file that holds the table; then ``features`` is a map of it.
-        partitions: those of the table; each minibatch uses only rows of those in memory.
-    """
-
-    graph: Adjacency | None = None
-    training_ids: NDArray[np.int64] | None = None
+    graph: Adjacency | None = None  #: Its nodes are the rows of the table.
+    training_ids: NDArray[np.int64] | None = None  #: ``[T]``
+    #: Draws the input ids of the minibatches of epoch 0, 1, …, with another seed than those on
+    #: which the path is measured.
     earlier: Callable[[int], Iterable[Tensor]] | None = None
+    #: Input ids of the measured minibatches themselves; only for bounds.
     measured: Iterable[Tensor] | None = None
     ranks: Ranks | None = None
-    file: TableFile | None = None
-    partitions: Partitions | None = None
+    file: TableFile | None = None  #: It holds the table; then ``features`` is a map of it.
+    partitions: Partitions | None = None  #: A minibatch uses only rows of those in memory.
 
     @functools.lru_cache(maxsize=8)  # noqa: B019 - few, and what is computed of one is kept by it
     def limited_to(self, needs: frozenset[Need]) -> Knowledge:

@@ -46,12 +46,10 @@ class Placed:
 
     @property
     def capacity(self) -> int:
-        """The number of slots for kept rows."""
         return len(self.ids)
 
     @property
     def state_bytes(self) -> int:
-        """The memory of the bookkeeping itself, in bytes."""
         return self.slots.nbytes
 
     def step(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
