@@ -77,12 +77,10 @@ class DatasetSpec:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one feature row."""
         return self.feature_dim * np.dtype(self.feature_dtype).itemsize
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of the feature table."""
         return self.num_nodes * self.row_bytes
 
 
@@ -120,11 +118,10 @@ class ArrayFile:
 
     dtype: str
     shape: tuple[int, ...]
-    bytes: int
+    bytes: int  #: with the header
 
     @classmethod
     def of(cls, array: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> ArrayFile:
-        """Return the entry for an array; ``bytes`` includes the header."""
         return cls(dtype.str, shape, header_bytes(array) + math.prod(shape) * dtype.itemsize)
 
 
@@ -134,7 +131,6 @@ def header_bytes(array: str) -> int:
 
 
 def array_path(folder: Path, array: str) -> Path:
-    """Return the file of an array of :data:`ARRAYS`."""
     return folder / f"{array}.npy"
 
 

@@ -95,7 +95,7 @@ def _map_array(folder: Path, array: str, file: ArrayFile) -> NDArray[Any]:
 
 
 def nodes_in_no_edge(data: GraphDataset) -> int:
-    """Return the number of nodes that have neither in- nor out-neighbours."""
+    """Count the nodes that have neither in- nor out-neighbours."""
     connected = np.diff(data.indptr) > 0
     for start in range(0, len(data.indices), _ENTRIES):
         connected[data.indices[start : start + _ENTRIES]] = True

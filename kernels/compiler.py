@@ -31,55 +31,46 @@ class CompilerError(RuntimeError):
 
 
 def compiler_version() -> str:
-    """Return the version of NVRTC, e.g. ``13.0``.
-
-    Raises:
-        CompilerError: NVRTC is not installed; the message names the remedy.
-    """
+    """Return the version of NVRTC, e.g. ``13.0``; ``CompilerError`` if it is not installed."""
     try:
         from cuda.bindings import nvrtc
 
         status, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as missing:
-        raise CompilerError(
-            f"no CUDA compiler: NVRTC could not be loaded. Install it with {HOW_TO_INSTALL}"
-        ) from missing
+        text = f"no CUDA compiler: NVRTC could not be loaded. Install it with {HOW_TO_INSTALL}"
+        raise CompilerError(text) from missing
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise CompilerError(f"NVRTC does not tell its version: {status}")
     return f"{major}.{minor}"
 
 
 def compile_gather(point: GridPoint, arch: str, *, source: str | None = None) -> bytes:
-    """Return the cubin of the kernel of ``point``, from the cache if it is there.
+    """Return the cubin of the gather kernel of ``point``; see :func:`compile_source`."""
+    code = KERNEL_SOURCE.read_text() if source is None else source
+    return compile_source(code, arch, point.kernel, list(point.macros))
+
+
+def compile_source(
+    code: str, arch: str, name: str, macros: list[tuple[str, str]] | None = None
+) -> bytes:
+    """Return the cubin of ``code``, from the cache if it is there; ``name`` is for messages.
 
     Args:
         arch: the real architecture to compile for, e.g. ``sm_90``.
-        source: source code to use in place of ``gather.cu``.
 
     Raises:
         CompilerError: there is no compiler, it does not know ``arch``, or it refused the source;
             the message holds its log.
         OSError: the cache cannot be written, e.g. on a full disk.
     """
-    code = KERNEL_SOURCE.read_text() if source is None else source
-    return _compile(code, arch, point.kernel, list(point.macros))
-
-
-def compile_file(file: str, arch: str) -> bytes:
-    """Return the cubin of a source file in this folder, without macros; raises as above."""
-    return _compile(KERNEL_SOURCE.with_name(file).read_text(), arch, file)
-
-
-def _compile(code: str, arch: str, name: str, macros: list[tuple[str, str]] | None = None) -> bytes:
-    compiler_version()  # names what to install, before anything else can fail
+    version = compiler_version()  # names what to install, before anything else can fail
     with _importing:
         try:
             from cuda.core import Program, ProgramOptions
             from cuda.core.utils import FileStreamProgramCache
         except ImportError as missing:
-            raise CompilerError(
-                f"cuda-core is needed: {missing}. Install it with {HOW_TO_INSTALL}"
-            ) from missing
+            text = f"cuda-core is needed: {missing}. Install it with {HOW_TO_INSTALL}"
+            raise CompilerError(text) from missing
 
     options = ProgramOptions(name="gather", arch=arch, std="c++17", define_macro=macros)
     program = Program(code, "c++", options)
@@ -95,6 +86,5 @@ def _compile(code: str, arch: str, name: str, macros: list[tuple[str, str]] | No
         raise
     except Exception as refused:
         log = str(refused).rstrip("\n\0")
-        raise CompilerError(
-            f"NVRTC {compiler_version()} could not compile {name} for {arch}: {log}"
-        ) from refused
+        text = f"NVRTC {version} could not compile {name} for {arch}: {log}"
+        raise CompilerError(text) from refused

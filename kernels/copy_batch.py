@@ -2,9 +2,8 @@
 
 ``cuMemcpyBatchAsync`` (CUDA 12.8 on) takes many copies in one call, so neither a core nor a
 multiprocessor touches a byte. NVIDIA's Python binding makes an object of every address; this module
-passes NumPy's arrays directly to the driver. It uses the function of CUDA 13 (``_v2``) if there is
-one, else that of 12.8, which has one more argument (CUDA Driver API, "Memory Management"). The host
-carries out the same descriptors with ``memcpy``.
+passes NumPy's arrays directly to the driver. The host carries out the same descriptors with
+``memcpy``.
 """
 
 from __future__ import annotations
@@ -46,13 +45,10 @@ def row_copies(ids: NDArray[np.integer[Any]], row_bytes: int) -> Copies:
     return Copies(to, source, size)
 
 
+@njit(nogil=True, cache=True)
 def copy_on_host(copies: Copies, table: int, out: int) -> None:
     """Carry out the copies with the processor, from address ``table`` to address ``out``."""
-    _copy_each(copies.to, copies.source, copies.size, table, out)
-
-
-@njit(nogil=True, cache=True)
-def _copy_each(to: Any, source: Any, size: Any, table: int, out: int) -> None:
+    to, source, size = copies
     for k in range(size.shape[0]):
         memcpy(out + np.intp(to[k]), table + np.intp(source[k]), np.intp(size[k]))
 
@@ -92,7 +88,8 @@ def batch_refusal() -> Reason | None:
 
 @functools.cache
 def _call() -> Callable[..., int]:
-    """Return the driver's function, without 12.8's extra argument before the stream."""
+    """Return the driver's function: that of CUDA 13 (``_v2``) if there is one, else that of 12.8
+    without its extra argument before the stream (CUDA Driver API, "Memory Management")."""
     name = "cuMemcpyBatchAsync"
     try:
         library = ctypes.CDLL("libcuda.so.1")

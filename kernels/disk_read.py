@@ -42,12 +42,8 @@ def open_direct(path: Path) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECT)
     except OSError as error:
-        text = error.strerror
-        if error.errno == errno.EINVAL:
-            text = (
-                "its file system has no direct reads (O_DIRECT): put the table on one that has, "
-                "such as ext4 or xfs"
-            )
+        direct = "its file system has no direct reads (O_DIRECT): put it on ext4 or xfs, say"
+        text = direct if error.errno == errno.EINVAL else error.strerror
         raise DiskReadError(f"cannot read the table {path}: {text}") from error
 
 
@@ -89,14 +85,11 @@ class RowReader:
     """Reads rows of a table off its disk; :meth:`read` may be called by one thread at a time.
 
     Args:
-        engine: ``io_uring`` or ``threads``.
+        engine: ``io_uring`` or ``threads``; afterwards, as an attribute, the one in use, and
+            ``reason`` says why it differs from this (empty if it does not).
         depth: the most reads in flight.
         merge: rows whose blocks overlap or touch share a read, of up to 32 KiB (or one row, if
             that is longer). Without it each row is a separate read, repeats too.
-
-    Attributes:
-        engine: the engine in use, after any fallback.
-        reason: why it differs from the requested engine; empty if it does not.
 
     Raises:
         DiskReadError: no such file, one that ends before its last row, or no direct reads.
@@ -134,10 +127,8 @@ class RowReader:
     ) -> None:
         """Write row ``ids[i]`` of the file to row ``places[i]`` of ``out`` (default: row ``i``).
 
-        Args:
-            ids: int64 ``[B]``.
-            out: uint8 ``[M, row_bytes]``, contiguous and writable.
-            places: int64 ``[B]``, distinct rows of ``out``.
+        Ids are int64 ``[B]``, ``out`` is uint8 ``[M, row_bytes]``, contiguous and writable, and
+        places are int64 ``[B]``, distinct.
 
         Raises:
             ValueError: wrong dtype, shape or layout; nothing is read.
@@ -150,10 +141,8 @@ class RowReader:
             raise RuntimeError("RowReader is closed, or was opened by the parent process")
         shaped = out.dtype == np.uint8 and out.shape[1:] == (self.file.row_bytes,)
         if not (shaped and out.flags.c_contiguous and out.flags.writeable):
-            raise ValueError(
-                f"out: expected contiguous, writable uint8 [M, {self.file.row_bytes}],"
-                f" got {out.dtype} {out.shape}"
-            )
+            wanted = f"contiguous, writable uint8 [M, {self.file.row_bytes}]"
+            raise ValueError(f"out: expected {wanted}, got {out.dtype} {out.shape}")
         if places is None:
             places = np.arange(len(ids))
         if places.shape != ids.shape:
@@ -166,18 +155,10 @@ class RowReader:
     def _read_rows(
         self, ids: NDArray[np.int64], out: NDArray[np.uint8], places: NDArray[np.int64]
     ) -> None:
-        plan = plan_reads(ids, self.file, self._block, self._merge)
-        reads = Reads(
-            self._fd,
-            plan,
-            places[plan.order],
-            self.file.row_bytes,
-            out,
-            self._slots,
-            self._slot_bytes,
-            self._latencies,
-            np.zeros(4, np.int64),
-        )
+        plan, row_bytes = plan_reads(ids, self.file, self._block, self._merge), self.file.row_bytes
+        target = places[plan.order], row_bytes, out
+        memory = self._slots, self._slot_bytes, self._latencies
+        reads = Reads(self._fd, plan, *target, *memory, failed=np.zeros(4, np.int64))
         self._bytes += int(plan.sizes.sum())
         self._requests += len(plan.sizes)
         try:
@@ -188,14 +169,13 @@ class RowReader:
         if not failures:
             return
         rows = plan.rows[plan.starts[k] : plan.starts[k + 1]]
-        missing = rows[rows + reads.row_bytes > plan.begins[k] + max(count, 0)]
-        place = f"row {(int(missing[0]) - self.file.offset) // reads.row_bytes} of the table"
-        if number:
-            cause = f"{os.strerror(number)} (errno {number}); dmesg may tell more of the disk"
-            raise DiskReadError(f"{place} {self.file.path}: {cause}")
-        self._check_size(f"{place}: ")
-        short = f"the disk gave {count} of {plan.sizes[k]} bytes, and no error"
-        raise DiskReadError(f"{place} {self.file.path}: {short}")
+        missing = rows[rows + row_bytes > plan.begins[k] + max(count, 0)]
+        place = f"row {(int(missing[0]) - self.file.offset) // row_bytes} of the table"
+        cause = f"{os.strerror(number)} (errno {number}); dmesg may tell more of the disk"
+        if not number:
+            self._check_size(f"{place}: ")
+            cause = f"the disk gave {count} of {plan.sizes[k]} bytes, and no error"
+        raise DiskReadError(f"{place} {self.file.path}: {cause}")
 
     def _check_size(self, place: str = "") -> None:
         if (size := os.fstat(self._fd).st_size) < self.file.end:

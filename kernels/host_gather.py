@@ -39,13 +39,13 @@ _AHEAD_BYTES, _MIN_AHEAD, _MAX_AHEAD = 16 << 10, 4, 32
 
 
 def numbers_of_threads(cores: int) -> list[int]:
-    """List the numbers of threads to try: all cores, three quarters, half, and so on."""
+    """List the numbers to try: all cores, three quarters, half, and so on."""
     halves = [cores >> k for k in range(cores.bit_length())]
     return sorted({*halves, *(3 * n // 4 for n in halves if n >= 4)})
 
 
 def available_cores() -> int:
-    """Return the number of cores on which this process may run."""
+    """Count the cores on which this process may run."""
     return len(os.sched_getaffinity(0))
 
 
@@ -98,10 +98,7 @@ class HostGather(AbstractContextManager["HostGather"]):
 
     It may be called from several threads at once, and after a fork: the child gets its own threads.
     It compiles its loops when made (the result is cached on disk), not during the first gather.
-
-    Attributes:
-        threads: the number in use, which tuning changes.
-        native: the threads, which count their work.
+    Tuning changes ``threads``, the number in use.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -150,14 +147,12 @@ class HostGather(AbstractContextManager["HostGather"]):
         ``table`` and ``ids`` must fit each other: only the values of the ids are checked.
         """
         out = torch.empty((ids.numel(), table.shape[1]), dtype=table.dtype, device="cpu")
-        row_bytes = table.shape[1] * table.element_size()
-        if self.shares(ids.numel(), row_bytes):
+        if self.shares(ids.numel(), table.shape[1] * table.element_size()):
             self.gather(table, ids, out)
             return out
         self._usable()
         tensors = Tensors(table, ids, out, None, None)
-        bad = gather_here(_job(tensors, ids.numel(), row_bytes, chunk=ids.numel()))
-        tensors.require(Done(bad, False, 0.0))
+        tensors.require(Done(gather_here(_job(tensors)), False, 0.0))
         return out
 
     def begin(self, table: Tensor, ids: Tensor, out: Tensor, then: Tensor | None = None) -> Begun:
@@ -172,18 +167,15 @@ class HostGather(AbstractContextManager["HostGather"]):
         _check_gather(table, ids, out, positions)
         if then is not None:
             _check_gather(table, ids, then, None)
-        native = self._usable()
-        count, row_bytes = ids.numel(), table.shape[1] * table.element_size()
-        if row_bytes == 0:
-            count = 0
-        cost = max(row_bytes, LINE_BYTES)  # a row costs at least a line
+        native, job = self._usable(), _job(tensors)
+        cost = _cost(job.row_bytes)
         largest = max(1, CHUNK_BYTES // cost)
-        pieces = -(-count // largest)
+        pieces = -(-job.total // largest)
         threads = max(1, min(self.threads, pieces))
-        even = -(-count // (threads * _CHUNKS))
+        even = -(-job.total // (threads * _CHUNKS))
         chunk = min(largest, max(even, 1, _LEAST_CHUNK_BYTES // cost)) if pieces > 1 else largest
-        job = _job(tensors, count, row_bytes, chunk)
-        return Begun(native, native.post(job, threads, tensors, helped=helped), tensors)
+        number = native.post(job._replace(chunk=chunk), threads, tensors, helped=helped)
+        return Begun(native, number, tensors)
 
     def copy(self, source: Tensor, out: Tensor) -> None:
         """Copy ``source`` to ``out`` (same size in bytes, host, contiguous, no overlap).
@@ -204,7 +196,7 @@ class HostGather(AbstractContextManager["HostGather"]):
 
     def shares(self, count: int, row_bytes: int) -> bool:
         """Tell whether several threads share a gather of ``count`` rows."""
-        return count > max(1, CHUNK_BYTES // max(row_bytes, LINE_BYTES))
+        return count > max(1, CHUNK_BYTES // _cost(row_bytes))
 
     def close(self) -> None:
         """Join the threads. Safe to call twice."""
@@ -222,12 +214,17 @@ class HostGather(AbstractContextManager["HostGather"]):
         return self.native
 
 
-def _job(tensors: Tensors, count: int, row_bytes: int, chunk: int) -> Job:
+def _cost(row_bytes: int) -> int:
+    return max(row_bytes, LINE_BYTES)  # a row costs at least a line
+
+
+def _job(tensors: Tensors) -> Job:
+    """Return the whole gather as one chunk."""
     table, ids, out, positions, then = tensors
-    cost = max(row_bytes, LINE_BYTES)
+    count, row_bytes = ids.numel(), table.shape[1] * table.element_size()
     return Job(
-        total=count,
-        chunk=chunk,
+        total=count if row_bytes else 0,
+        chunk=count,
         source=table.data_ptr(),
         rows=table.shape[0],
         row_bytes=row_bytes,
@@ -237,7 +234,7 @@ def _job(tensors: Tensors, count: int, row_bytes: int, chunk: int) -> Job:
         out=out.data_ptr(),
         out_rows=out.shape[0],
         then=0 if then is None else then.data_ptr(),
-        ahead=max(_MIN_AHEAD, min(_MAX_AHEAD, _AHEAD_BYTES // cost)),
+        ahead=max(_MIN_AHEAD, min(_MAX_AHEAD, _AHEAD_BYTES // _cost(row_bytes))),
     )
 
 

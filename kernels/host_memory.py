@@ -40,9 +40,9 @@ _WRITTEN_BYTES = 32 << 20
 
 
 def available_bytes() -> int:
-    """Return the available bytes of host memory: ``$GATHERBENCH_MEMORY_GIB``, or the kernel's.
+    """Return the available bytes of host memory: ``$GATHERBENCH_MEMORY_GIB``, or the kernel's,
+    limited by the process's cgroup (version 2), as in a container.
 
-    The process's cgroup (version 2), as in a container, limits the number in both cases.
     Some virtual machines begin with little memory and get more as they use it: there the kernel
     reports the memory of now, and only the user knows how much there will be.
     """
@@ -82,9 +82,8 @@ def empty_table(shape: tuple[int, int], dtype: torch.dtype, *, shared: bool = Fa
     """Allocate a zeroed table ``[N, D]`` in anonymous memory, with every page present.
 
     Tables of at least one huge page start at a huge-page boundary and ask for transparent huge
-    pages; where those are switched off (``never`` in
-    ``/sys/kernel/mm/transparent_hugepage/enabled``) they get ordinary pages. The memory is
-    returned when the last tensor that uses it dies.
+    pages; where those are switched off they get ordinary pages. The memory is returned when the
+    last tensor that uses it dies.
 
     Args:
         shared: processes that are forked later share it, and none of them gets a copy when it
@@ -94,23 +93,25 @@ def empty_table(shape: tuple[int, int], dtype: torch.dtype, *, shared: bool = Fa
         ValueError: a negative extent.
         MemoryError: the machine will not map that much.
     """
-    rows, width = shape
-    if rows < 0 or width < 0:
-        raise ValueError(f"shape {shape}: expected two extents of 0 or more")
-    size = rows * width * dtype.itemsize
+    size = size_of(shape, dtype)
     with plain_torch():
         if size < HUGE_PAGE and not (shared and size):
             return torch.zeros(shape, dtype=dtype, device="cpu")
         flat = _map(size, shared=shared)
         touch(flat)
-        return flat.view(dtype).view(rows, width)
+        return flat.view(dtype).view(shape)
+
+
+def size_of(shape: tuple[int, int], dtype: torch.dtype) -> int:
+    """Return the bytes of a table ``[N, D]``; ``ValueError`` for a negative extent."""
+    if min(shape) < 0:
+        raise ValueError(f"shape {shape}: expected two extents of 0 or more")
+    return shape[0] * shape[1] * dtype.itemsize
 
 
 def resident_copy(table: Tensor | NDArray[np.generic]) -> Tensor:
-    """Copy ``table`` ``[N, D]`` to memory of :func:`empty_table`.
-
-    It is meant for memory-mapped feature files: they are read once, in order, and later gathers
-    find every row in memory. It takes NumPy arrays (read-only maps too) and host tensors.
+    """Copy ``table`` ``[N, D]``, a host tensor or an array (a read-only map, too), to memory of
+    :func:`empty_table`: a file is read once, in order, and later gathers find every row in memory.
     """
     source = table if isinstance(table, Tensor) else tensor_of(table)
     rows, width = source.shape
@@ -146,11 +147,8 @@ def touch(flat: Tensor) -> None:
     """Write once to every page of ``flat`` (uint8), on each core, so that all faults happen here.
 
     On machines whose memory grows with use, this waits for the memory to grow: a kernel that runs
-    out of memory meanwhile kills the process.
-
-    For 48 GiB of managed memory on an H200's host this takes 3.0 s on 16 cores and 6.0 s on 4;
-    ``cudaMemPrefetchAsync`` takes 11.9 s. The host had the memory already; the GPU reads both
-    equally fast.
+    out of memory meanwhile kills the process. 48 GiB of managed memory on an H200's host take 3.0 s
+    on 16 cores and 6.0 s on 4 (``cudaMemPrefetchAsync``: 11.9 s); the GPU reads both equally fast.
     """
     size, grows = flat.numel(), MEMORY_VARIABLE in os.environ
     step = _TOUCH_BYTES if grows else max(1, size)

@@ -16,12 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.compiler import (
-    KERNEL_NAME,
-    compile_file,
-    compile_gather,
-    compiler_version,
-)
+from gatherbench.kernels import compiler
 from gatherbench.kernels.cuda_calls import (
     CudaCallError,
     call_driver,
@@ -42,39 +37,31 @@ BLOCK_THREADS = 128
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A feature table as the kernel sees it: the GPU's ``address`` of its first byte, and sizes.
+    """A feature table as the kernel sees it."""
 
-    ``row_stride`` is the bytes from row to row, at least ``row_bytes``.
-    """
-
-    address: int
+    address: int  #: the GPU's, of its first byte
     num_rows: int
     row_bytes: int
-    row_stride: int
+    row_stride: int  #: bytes from row to row, at least ``row_bytes``
 
 
 @functools.cache
 def architecture(device: torch.device) -> str:
-    """Return the real architecture of a CUDA device, e.g. ``sm_90``."""
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}"
 
 
-@functools.cache
 def load_kernel(cubin: bytes, name: str) -> Any:
     """Load kernel ``name`` of ``cubin``, ready for :func:`launch_kernel` on any device.
 
     It is loaded as a library, not as a module, so it belongs to no context: the launch uses that of
     its stream. It stays loaded until the process ends.
-
-    Raises:
-        CudaCallError: there is no driver, or it refuses the cubin.
     """
     call_driver("cuInit", 0)
     try:
         library = call_driver("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
     except CudaCallError as refused:
-        if shortage := driver_shortage(int(compiler_version().partition(".")[0])):
+        if shortage := driver_shortage(int(compiler.compiler_version().partition(".")[0])):
             raise CudaCallError(refused.call, refused.code, "the cubin", shortage) from refused
         raise
     kernel = call_driver("cuLibraryGetKernel", library, name.encode())
@@ -89,13 +76,14 @@ def load_gather(point: GridPoint, arch: str) -> Any:
         CompilerError: there is no compiler, or it refused the source.
         CudaCallError: there is no driver, or it refuses the cubin.
     """
-    return load_kernel(compile_gather(point, arch), KERNEL_NAME)
+    return load_kernel(compiler.compile_gather(point, arch), compiler.KERNEL_NAME)
 
 
 @functools.cache
 def load_from(file: str, name: str, arch: str) -> Any:
     """Load kernel ``name`` of a source file in this folder; raises as :func:`load_gather`."""
-    return load_kernel(compile_file(file, arch), name)
+    code = compiler.KERNEL_SOURCE.with_name(file).read_text()
+    return load_kernel(compiler.compile_source(code, arch, file), name)
 
 
 def launch_kernel(
@@ -109,19 +97,15 @@ def launch_kernel(
 ) -> None:
     """Queue ``kernel`` on the current stream of ``device``; ``kinds`` are ctypes of ``values``.
 
-    Args:
-        stream: the handle of a stream other than the default one; it saves each launch the look-up
-            of the current stream and its context.
-
-    Raises:
-        CudaCallError: the launch was refused.
+    ``stream``, the handle of a stream other than the default one, saves each launch the look-up of
+    the current stream and its context. It raises ``CudaCallError`` if the launch is refused.
     """
     shape = (grid, 1, 1, *block, 1)
     if stream is not None:
         call_driver("cuLaunchKernel", kernel, *shape, 0, stream, (values, kinds), 0)
         return
     with torch.cuda.device(device):
-        bind_context(device)
+        bind_context()
         current = torch.cuda.current_stream(device).cuda_stream
         call_driver("cuLaunchKernel", kernel, *shape, 0, current, (values, kinds), 0)
 
@@ -133,10 +117,9 @@ def launch_threads(
     device: torch.device,
     stream: int | None = None,
 ) -> None:
-    """Queue at least ``threads`` threads of ``kernel``, in one dimension.
-
-    The kernel gets ``threads``, then the arguments: tensors by address, numbers as 64 bits.
-    ``stream``: see :func:`launch_kernel`.
+    """Queue at least ``threads`` threads of ``kernel``, in one dimension; see
+    :func:`launch_kernel`. The kernel gets ``threads``, then the arguments: tensors by address,
+    numbers as 64 bits.
     """
     given = [
         (a.data_ptr(), _ADDRESS)
@@ -149,8 +132,8 @@ def launch_threads(
     launch_kernel(kernel, blocks, (BLOCK_THREADS, 1), values, kinds, device, stream)
 
 
-def bind_context(device: torch.device) -> None:
-    """Give the calling thread the device's primary context, if it has none.
+def bind_context() -> None:
+    """Give the calling thread the primary context of the current device, if it has none.
 
     Torch sets it when the device changes, and the driver, unlike the runtime, never does: the first
     launch of a loader's thread would fail with CUDA_ERROR_INVALID_CONTEXT.
@@ -192,17 +175,10 @@ def gather_into(
     if blocks == 0:
         return
     kernel = load_gather(point, architecture(out.device))
-    values = (
-        table.address,
-        ids.data_ptr(),
-        out.data_ptr(),
-        0 if out_rows is None else out_rows.data_ptr(),
-        ids.numel(),
-        table.num_rows,
-        table.row_stride,
-        table.row_bytes,
-        0 if bad_id is None else bad_id.data_ptr(),
-    )
+    to = 0 if out_rows is None else out_rows.data_ptr()
+    bad = 0 if bad_id is None else bad_id.data_ptr()
+    sizes = ids.numel(), table.num_rows, table.row_stride, table.row_bytes
+    values = (table.address, ids.data_ptr(), out.data_ptr(), to, *sizes, bad)
     launch_kernel(kernel, blocks, point.block, values, _ARGUMENTS, out.device)
 
 

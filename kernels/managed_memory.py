@@ -21,13 +21,13 @@ import ctypes
 import os
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime, device_attribute, runtime
-from gatherbench.kernels.host_memory import available_bytes, empty_table, touch
+from gatherbench.kernels.host_memory import available_bytes, empty_table, size_of, touch
 from gatherbench.kernels.modes import plain_torch
 from gatherbench.reason import Reason, unsupported
 
@@ -40,18 +40,17 @@ _REGISTERED = 'memory = "registered" reads the table where it lies'
 
 @dataclass(slots=True)
 class Span:
-    """Managed memory of this process, and the GPUs that have it mapped."""
+    """Managed memory of this process."""
 
     address: int
     size_bytes: int
-    devices: set[int] = field(default_factory=set)
+    devices: set[int] = field(default_factory=set)  #: the GPUs that have it mapped
 
 
 _spans: dict[int, Span] = {}
 
 
 def managed_bytes() -> int:
-    """Return the bytes of managed memory that this process holds."""
     return sum(span.size_bytes for span in list(_spans.values()))
 
 
@@ -74,10 +73,8 @@ def managed_refusal(device: int) -> Reason | None:
 
 
 def managed_room(size_bytes: int, processes: int = 1) -> Reason | None:
-    """Return why the host has no room for managed tables of that size; ``None`` if it has.
-
-    Args:
-        processes: the processes of this machine that need one each: they cannot share it.
+    """Return why the host has no room for a managed table of that size in each of ``processes``,
+    which cannot share it; ``None`` if it has.
     """
     there, wanted = available_bytes(), size_bytes * processes
     if wanted <= SHARE_OF_HOST * there:
@@ -102,11 +99,7 @@ def managed_table(shape: tuple[int, int], dtype: torch.dtype, device: int = 0) -
             is missing later, the process is killed, as with ordinary memory.
         CudaCallError: no driver, or ``device`` does not support managed memory.
     """
-    rows, width = shape
-    if rows < 0 or width < 0:
-        raise ValueError(f"shape {shape}: expected two extents of 0 or more")
-    size = rows * width * dtype.itemsize
-    if size == 0:
+    if (size := size_of(shape, dtype)) == 0:
         return torch.zeros(shape, dtype=dtype, device="cpu")
     if (reason := managed_room(size)) is not None:
         raise MemoryError(reason)
@@ -121,22 +114,21 @@ def managed_table(shape: tuple[int, int], dtype: torch.dtype, device: int = 0) -
     release = weakref.finalize(raw, _free, address, os.getpid())  # the tensor holds the buffer
     try:
         # Its pages stay where they are while the device reads them.
-        _advise(span, "cudaMemAdviseSetPreferredLocation", _place(None))
+        _advise(span, "cudaMemAdviseSetPreferredLocation", None)
         map_for(span, device)
         flat = torch.frombuffer(raw, dtype=torch.uint8)
         touch(flat)
     except BaseException:
         release()
         raise
-    return flat.view(dtype).view(rows, width)
+    return flat.view(dtype).view(shape)
 
 
 def map_for(span: Span, device: int) -> None:
     """Map ``span`` for ``device``, which then reads it in place."""
-    if device in span.devices:
-        return
-    _advise(span, "cudaMemAdviseSetAccessedBy", _place(device))
-    span.devices.add(device)
+    if device not in span.devices:
+        _advise(span, "cudaMemAdviseSetAccessedBy", device)
+        span.devices.add(device)
 
 
 def empty(
@@ -168,16 +160,12 @@ def empty(
     return empty_table(shape, dtype, shared=memory == "shared")
 
 
-def _place(device: int | None) -> Any:
-    """Return a GPU, or the host (``None``), as CUDA's advice takes it."""
+def _advise(span: Span, advice: str, device: int | None) -> None:
+    """Advise the driver about ``span`` and a GPU, or the host (``None``)."""
     place, kinds = runtime().cudaMemLocation(), runtime().cudaMemLocationType
     host = device is None
     place.type = kinds.cudaMemLocationTypeHost if host else kinds.cudaMemLocationTypeDevice
     place.id = device or 0
-    return place
-
-
-def _advise(span: Span, advice: str, place: object) -> None:
     kind = getattr(runtime().cudaMemoryAdvise, advice)
     # CUDA 12's function of this name takes a device's number; a second one takes a location.
     name = "cudaMemAdvise_v2" if hasattr(runtime(), "cudaMemAdvise_v2") else "cudaMemAdvise"

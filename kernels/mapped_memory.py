@@ -52,24 +52,28 @@ class MappedMemory(AbstractContextManager["MappedMemory"]):
     Attributes:
         kind: CUDA's kind of memory; see :func:`gatherbench.kernels.cuda_calls.pointer_kind`.
         tensor: the table, or its copy, until it is closed.
+        in_place: whether it is the table's own memory and not a copy.
         address: the GPU's address of the first byte; 0 for a tensor without bytes.
         size_bytes: the size of the table.
         seconds: the time that it took to make the table readable.
         copied: bytes of a copy on the host, if the table had to be copied.
-        read_only: true if the memory is mapped read-only, and registered so.
     """
 
     kind: ClassVar[str]
-    #: True if it is the table's own memory and not a copy.
-    in_place: bool = True
+    in_place = True
+    _release: weakref.finalize[..., Any] | None = None
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        self.size_bytes = tensor.numel() * tensor.element_size()
-        self.seconds = 0.0
-        self.address = self.copied = 0
-        self.read_only = False
-        self._release: weakref.finalize[..., Any] | None = None
+    def __init__(self, table: Tensor, device: torch.device | int = 0) -> None:
+        self.tensor, self.size_bytes = table, table.nbytes
+        self.seconds, self.address, self.copied = 0.0, 0, 0
+        if self.size_bytes:
+            begin = time.perf_counter()
+            self._map(table, device)
+            self.seconds = time.perf_counter() - begin
+
+    def _map(self, table: Tensor, device: Any) -> None:
+        """Make the table readable, and set what differs from the attributes' defaults."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Unmap, or free the copy, when no kernel reads it any more. Safe to call twice."""
@@ -83,37 +87,35 @@ class MappedMemory(AbstractContextManager["MappedMemory"]):
 
 
 class HostRegistration(MappedMemory):
-    """A tensor registered in place for all GPUs; ``seconds`` is the time of cudaHostRegister."""
+    """A tensor (contiguous, in host memory, unchanged in place until closed) registered in place
+    for all GPUs; read-only if its memory is.
 
-    kind: ClassVar[str] = "Host"
+    Memory that is page-locked already, by torch or by another registration, is used as it is.
 
-    def __init__(self, tensor: Tensor, device: int = 0) -> None:
-        """Register ``tensor`` (contiguous, in host memory, unchanged in place until closed).
+    Raises:
+        ValueError: not a contiguous tensor in host memory, or a tensor in managed memory.
+        CudaCallError: no driver, no support, or not enough memory to lock; it says which.
+    """
 
-        Memory that is page-locked already, by torch or by another registration, is used as it is.
+    kind = "Host"
 
-        Raises:
-            ValueError: not a contiguous tensor in host memory, or a tensor in managed memory.
-            CudaCallError: no driver, no support, or not enough memory to lock; it says which.
-        """
-        if tensor.device.type != "cpu" or not tensor.is_contiguous():
+    def __init__(self, table: Tensor, device: int = 0) -> None:
+        if table.device.type != "cpu" or not table.is_contiguous():
             raise ValueError("only a contiguous tensor in host memory can be registered")
-        if tensor.nbytes and span_of(tensor) is not None:
+        if table.nbytes and span_of(table) is not None:
             raise ValueError(
                 "the table lies in managed memory, which cannot be registered: take memory ="
                 ' "managed", or load it into ordinary memory'
             )
-        super().__init__(tensor)
-        if self.size_bytes == 0:
-            return
-        start = tensor.data_ptr()
-        here = map_at(start)
-        self.read_only = here is not None and "w" not in here.permissions
-        begin = time.perf_counter()
-        key = _acquire(start, self.size_bytes, _flags(self.read_only, device))
-        self.seconds = time.perf_counter() - begin
+        here = map_at(table.data_ptr())
+        self._read_only = here is not None and "w" not in here.permissions
+        super().__init__(table, device)
+
+    def _map(self, table: Tensor, device: int) -> None:
+        start = table.data_ptr()
+        key = _acquire(start, self.size_bytes, _flags(self._read_only, device))
         # The finalizer holds the tensor: its memory cannot be freed before it is unregistered.
-        self._release = weakref.finalize(self, _give_up, key, os.getpid(), tensor)
+        self._release = weakref.finalize(self, _give_up, key, os.getpid(), table)
         try:
             self.address = int(call_runtime("cudaHostGetDevicePointer", start, 0))
         except BaseException:
@@ -122,23 +124,16 @@ class HostRegistration(MappedMemory):
 
 
 class ManagedMemory(MappedMemory):
-    """A table in managed memory that stays on the CPU and is mapped for the GPU.
+    """A table (contiguous, in host memory) in managed memory that stays on the CPU, mapped for the
+    GPU: the table itself if it lies there, else a copy, whose time ``seconds`` includes.
 
-    ``tensor`` is the table itself if it lies there, else a copy, whose time ``seconds`` includes.
+    Raises:
+        CudaCallError, MemoryError: see ``managed_table``.
     """
 
-    kind: ClassVar[str] = "Managed"
+    kind = "Managed"
 
-    def __init__(self, table: Tensor, device: int = 0) -> None:
-        """Use ``table`` (contiguous, in host memory) in place, or copy it.
-
-        Raises:
-            CudaCallError, MemoryError: see ``managed_table``.
-        """
-        super().__init__(table)
-        if self.size_bytes == 0:
-            return
-        begin = time.perf_counter()
+    def _map(self, table: Tensor, device: int) -> None:
         if (span := span_of(table)) is None:
             rows, width = table.shape
             self.tensor = managed_table((rows, width), table.dtype, device).copy_(table)
@@ -146,21 +141,16 @@ class ManagedMemory(MappedMemory):
         else:
             map_for(span, device)
         self.address = self.tensor.data_ptr()
-        self.seconds = time.perf_counter() - begin
 
 
 class DeviceCopy(MappedMemory):
     """A copy of a table in GPU memory; ``tensor`` is the copy."""
 
-    kind: ClassVar[str] = "Device"
-    in_place = False
+    kind, in_place = "Device", False
 
-    def __init__(self, table: Tensor, device: torch.device | int) -> None:
-        super().__init__(table)
-        begin = time.perf_counter()
+    def _map(self, table: Tensor, device: torch.device | int) -> None:
         self.tensor = table.to(device)
         torch.cuda.synchronize(device)
-        self.seconds = time.perf_counter() - begin
         self.address = self.tensor.data_ptr()
 
 
@@ -181,12 +171,9 @@ def _flags(read_only: bool, device: int) -> int:
     if not read_only:
         return flags
     if not device_attribute("cudaDevAttrHostRegisterReadOnlySupported", device):
-        raise CudaCallError(
-            "cudaHostRegister",
-            "unsupported",
-            "this GPU or its driver cannot register memory that is mapped read-only",
-            "Copy the table into memory first",
-        )
+        text = "this GPU or its driver cannot register memory that is mapped read-only"
+        remedy = "Copy the table into memory first"
+        raise CudaCallError("cudaHostRegister", "unsupported", text, remedy)
     return flags | int(module.cudaHostRegisterReadOnly)
 
 

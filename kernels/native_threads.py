@@ -58,41 +58,28 @@ _INT32, _INT64, _BYTE_POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as
 
 
 class Job(NamedTuple):
-    """Rows to gather, or bytes to copy.
+    """Rows to gather, or bytes to copy; memory is given by address."""
 
-    Attributes:
-        total: ids, or bytes of a copy.
-        chunk: ids or bytes that a thread takes at a time.
-        source: address of the table, or of the bytes to copy.
-        rows, row_bytes: rows of the table and bytes of a row; 0 bytes: the job is a copy.
-        ids, id_bytes: address of the ids and width of an id (4 or 8).
-        positions: address of int64 rows of the output; 0: in order.
-        out, out_rows: address and rows of the output.
-        then: address to which each chunk of the output is copied, too; 0: none.
-        ahead: rows to prefetch ahead.
-    """
-
-    total: int
-    chunk: int
-    source: int
+    total: int  #: ids, or bytes of a copy
+    chunk: int  #: ids or bytes that a thread takes at a time
+    source: int  #: the table, or the bytes to copy
     rows: int = 0
-    row_bytes: int = 0
+    row_bytes: int = 0  #: 0: the job is a copy
     ids: int = 0
-    id_bytes: int = 0
-    positions: int = 0
+    id_bytes: int = 0  #: 4 or 8
+    positions: int = 0  #: int64 rows of the output; 0: in order
     out: int = 0
     out_rows: int = 0
-    then: int = 0
-    ahead: int = 0
+    then: int = 0  #: where each chunk of the output is copied, too; 0: nowhere
+    ahead: int = 0  #: rows to prefetch ahead
 
 
 class Done(NamedTuple):
-    """The end of a job: the place of the first bad id (-1: none); true if it was dropped; and its
-    seconds, from the first chunk's begin to the last one's end."""
+    """The end of a job."""
 
-    bad: int
+    bad: int  #: the place of the first bad id; -1: none
     dropped: bool
-    seconds: float
+    seconds: float  #: from the first chunk's begin to the last one's end
 
 
 def _of_address(emit: Callable[[Any, Any], Any]) -> Any:
@@ -168,7 +155,6 @@ def _sleep(words: Any, at: int, seen: int) -> None:
 
 @njit(nogil=True, cache=True)
 def _wake(words: Any, at: int, count: int) -> None:
-    """Wake up to ``count`` threads that sleep at a word."""
     _syscall(_FUTEX, words.ctypes.data + 8 * at, _WAKE, count, 0, 0, 0)
 
 
@@ -186,8 +172,8 @@ def _prefetch_row(address: Any, row_bytes: int) -> None:
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _id(ids: int, id_bytes: int, i: int) -> int:
-    return _word(ids + 8 * i) if id_bytes == 8 else _half(ids + 4 * i)
+def _id(job: Job, i: int) -> int:
+    return _word(job.ids + 8 * i) if job.id_bytes == 8 else _half(job.ids + 4 * i)
 
 
 @njit(nogil=True, cache=True)
@@ -196,14 +182,14 @@ def _gather_rows(job: Job, start: int, stop: int) -> int:
 
     A bad id's row is neither read nor written.
     """
-    table, ids, ahead, row_bytes = job.source, job.ids, job.ahead, job.row_bytes
+    table, ahead, row_bytes = job.source, job.ahead, job.row_bytes
     first_bad = _NONE
     for i in range(start, min(start + ahead, stop)):
-        _prefetch_row(table + _id(ids, job.id_bytes, i) * row_bytes, row_bytes)
+        _prefetch_row(table + _id(job, i) * row_bytes, row_bytes)
     for i in range(start, stop):
         if i + ahead < stop:
-            _prefetch_row(table + _id(ids, job.id_bytes, i + ahead) * row_bytes, row_bytes)
-        row = _id(ids, job.id_bytes, i)
+            _prefetch_row(table + _id(job, i + ahead) * row_bytes, row_bytes)
+        row = _id(job, i)
         to = _word(job.positions + 8 * i) if job.positions != 0 else i
         if 0 <= row < job.rows and 0 <= to < job.out_rows:
             memcpy(job.out + to * row_bytes, table + row * row_bytes, row_bytes)
@@ -332,10 +318,9 @@ def _entry() -> int:
 
 
 class NativeThreads:
-    """Up to ``threads`` threads and their jobs; the threads start with the first job that needs
-    them.
+    """Up to ``threads`` threads and their jobs; they start with the first job that needs them.
 
-    Several Python threads may use it at once. For a forked child see :attr:`usable`.
+    Several Python threads may use it at once.
     """
 
     def __init__(self, threads: int) -> None:
@@ -356,7 +341,7 @@ class NativeThreads:
 
     @property
     def posted(self) -> int:
-        """The number of the next job, from the threads' own count, which no interrupt can skew."""
+        """The next job's number, from the threads' own count, which no interrupt can skew."""
         return int(self._state[0, _POSTED])
 
     def post(self, job: Job, threads: int, held: object, *, helped: bool) -> int:

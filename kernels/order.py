@@ -2,8 +2,7 @@
 
 Ascending ids keep neighbouring rows together, and so pages and DRAM rows; on a large table that
 gave DGL four times the bandwidth (DGL #6635). Distinct ids send no row twice over the link. Both
-are plain torch operations, so the same code serves the host and the GPU. They return the arguments
-of the gather kernel: ids to read, and the output row of each.
+are plain torch operations, so the same code serves the host and the GPU.
 """
 
 from __future__ import annotations
@@ -26,17 +25,12 @@ PAGE_BYTES, LINE_BYTES, MANAGED_PAGE_BYTES = 4 << 10, 64 << 10, HUGE_PAGE
 
 @dataclass(frozen=True, slots=True)
 class ReadOrder:
-    """The rows to read, and their places in the batch.
+    """The rows to read, and their places in the batch."""
 
-    Attributes:
-        ids: ``[R]`` rows of the table in the order of reading, with the dtype of the batch's ids.
-        out_rows: int64 ``[R]``, the place of each in the batch, or ``None``: in order.
-        expand: int64 ``[B]``, for each place of the batch the one of the ``R`` rows that belongs
-            there; or ``None``, if the rows read are the batch.
-    """
-
-    ids: Tensor
-    out_rows: Tensor | None = None
+    ids: Tensor  #: ``[R]``, in the order of reading, with the dtype of the batch's ids
+    out_rows: Tensor | None = None  #: int64 ``[R]``, the place of each in the batch; None: in order
+    #: int64 ``[B]``, for each place of the batch the one of the ``R`` rows that belongs there;
+    #: ``None``: the rows read are the batch.
     expand: Tensor | None = None
 
 
@@ -61,10 +55,9 @@ def read_order(ids: Tensor, order: str) -> ReadOrder:
 
 
 def page_visits(ids: Tensor, row_bytes: int, entry_bytes: int = LINE_BYTES) -> int:
-    """Count how often rows ``ids`` (``[R]``, in reading order) move to another ``entry_bytes``.
+    """Count how often rows ``ids`` (``[R]``, in reading order) move to other ``entry_bytes``, what
+    an entry of the page table maps, or (the default) a line of them; the table begins on a page.
 
-    Rows have ``row_bytes`` bytes, the table begins on a page, and ``entry_bytes`` are mapped by an
-    entry of the page table, or (the default) by a line of them.
     Each visit may cost the GPU an address translation: random ids make one with nearly every row,
     ascending ones only one for each entry.
     """

@@ -13,7 +13,6 @@ from pathlib import Path
 
 
 def cache_folder(kind: str) -> Path:
-    """Return the default folder for this user's compiled code of a ``kind``."""
     # Path.expanduser raises where a user has no home.
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
     return Path(cache).absolute() / "gatherbench" / kind

@@ -29,7 +29,6 @@ from gatherbench.kernels.native_threads import CLOCK_MONOTONIC, call, clock_gett
 from gatherbench.kernels.table_file import LATENCY_BINS, TableFile
 from gatherbench.plugins import installing
 
-_EINTR, _EAGAIN, _EBUSY = errno.EINTR, errno.EAGAIN, errno.EBUSY
 #: The number of reads that is worth another thread.
 _READS_A_THREAD = 8
 #: The largest size of a merged read: the next begins there, maybe with the same block.
@@ -45,28 +44,19 @@ _RING_REMEDIES = {
 }
 
 
+#: Statuses of a ring after which the same call works.
+_AGAIN = (-errno.EINTR, -errno.EAGAIN, -errno.EBUSY)
 _errno_location: Any = types.ExternalFunction("__errno_location", types.intp())
 
 
-def _address(library: ctypes.CDLL, name: str) -> int:
-    return int(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
-
-
 class ReadPlan(NamedTuple):
-    """The reads for a minibatch: read ``k`` brings rows ``starts[k]`` to ``starts[k + 1] - 1``.
+    """The reads for a minibatch: read ``k`` brings rows ``starts[k]`` to ``starts[k + 1] - 1``."""
 
-    Attributes:
-        order: the positions of the rows in reading order, int64 ``[B]``.
-        rows: the byte at which each row begins in the file, int64 ``[B]``, in that order.
-        begins, sizes: begin and size of each read, in bytes of whole blocks, int64 ``[R]``.
-        starts: the first row of each read, int64 ``[R + 1]``.
-    """
-
-    order: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    begins: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    starts: NDArray[np.int64]
+    order: NDArray[np.int64]  #: ``[B]``, the positions of the rows in reading order
+    rows: NDArray[np.int64]  #: ``[B]``, the byte at which each begins in the file, in that order
+    begins: NDArray[np.int64]  #: ``[R]``, the byte at which each read begins: that of a block
+    sizes: NDArray[np.int64]  #: ``[R]``, its bytes: whole blocks
+    starts: NDArray[np.int64]  #: ``[R + 1]``, the first row of each read
 
 
 def plan_reads(ids: NDArray[np.int64], file: TableFile, block: int, merge: bool) -> ReadPlan:
@@ -104,28 +94,18 @@ def _merged(
 
 
 class Reads(NamedTuple):
-    """The reads to do, and where their rows go.
+    """The reads to do, and where their rows go."""
 
-    Attributes:
-        fd: the file, open with ``O_DIRECT``.
-        plan: the reads.
-        places: the row of the output for each row, int64 ``[B]``.
-        row_bytes: bytes of a row.
-        out: the output, uint8 ``[M, row_bytes]``.
-        slots, slot_bytes: aligned memory, uint8, and the bytes of it for each read in flight.
-        latencies: a histogram of the reads' latencies to add to, int64 ``[LATENCY_BINS]``.
-        failed: the number of failures, and for the first one its read, ``errno`` (0: too few bytes
-            came) and the bytes that came. int64 ``[4]``, zeros at first.
-    """
-
-    fd: int
+    fd: int  #: the file, open with ``O_DIRECT``
     plan: ReadPlan
-    places: NDArray[np.int64]
+    places: NDArray[np.int64]  #: ``[B]``, the row of the output for each row
     row_bytes: int
-    out: NDArray[np.uint8]
-    slots: NDArray[np.uint8]
-    slot_bytes: int
-    latencies: NDArray[np.int64]
+    out: NDArray[np.uint8]  #: ``[M, row_bytes]``
+    slots: NDArray[np.uint8]  #: aligned memory
+    slot_bytes: int  #: the bytes of it for each read in flight
+    latencies: NDArray[np.int64]  #: the histogram of latencies to add to, ``[LATENCY_BINS]``
+    #: ``[4]``, zeros at first: the number of failures, and for the first one its read, ``errno``
+    #: (0: too few bytes came) and the bytes that came.
     failed: NDArray[np.int64]
 
 
@@ -161,13 +141,9 @@ def _finish(reads: Reads, k: int, slot: int, got: Any, error: Any, took: int) ->
 
 @njit(nogil=True, cache=True)
 def read_by_thread(reads: Reads, pread: int, counters: NDArray[np.int64]) -> None:
-    """Take reads, one at a time, until there are none.
+    """Take reads, one at a time, until there are none; call it in a thread for each read in flight.
 
-    As many threads call it as reads should be in flight; each takes a separate slot.
-
-    Args:
-        pread: the address of ``pread(2)``.
-        counters: the reads and the slots that are taken, int64 ``[2]``, zeros at first.
+    ``counters``, int64 ``[2]``, zeros at first, count the reads and the slots that are taken.
     """
     slot = reads.slots.ctypes.data + take(counters, 1, 1) * reads.slot_bytes
     moment, error = np.empty(2, np.int64), np.zeros(1, np.int32)
@@ -198,6 +174,9 @@ class Liburing(NamedTuple):
     cq_advance: int
 
 
+_URING = [f"io_uring_{name}" for name in Liburing._fields[1:]]
+
+
 @njit(nogil=True, cache=True)
 def read_by_ring(reads: Reads, depth: int, uring: Liburing) -> int:
     """Keep ``depth`` reads in flight until all have ended; return 0 or a broken ring's ``errno``.
@@ -223,7 +202,7 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing) -> int:
             in_flight += 1
             k += 1
         status: Any = np.int64(np.int32(call(uring.submit_and_wait, uring.ring, 1, 0, 0, 0)))
-        if status < 0 and status not in (-_EINTR, -_EAGAIN, -_EBUSY):
+        if status < 0 and status not in _AGAIN:
             return -status
         done = call(uring.peek_batch_cqe, uring.ring, entries.ctypes.data, depth, 0, 0)
         done &= 0xFFFFFFFF
@@ -241,16 +220,13 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing) -> int:
     return 0
 
 
-_NAMES = [f"io_uring_{name}" for name in Liburing._fields[1:]]
-
-
 class ThreadEngine:
     """Runs a thread for each read in flight; one thread at a time may use it."""
 
     name = "threads"
 
     def __init__(self, depth: int) -> None:
-        self._depth, self._pread = depth, _address(ctypes.CDLL(None), "pread")
+        self._depth, self._pread = depth, _addresses(ctypes.CDLL(None), "pread")[0]
         # Starts no thread yet.
         self._pool = ThreadPoolExecutor(max(1, depth - 1), "gatherbench-gather")
 
@@ -288,8 +264,7 @@ class RingEngine:
         if status < 0:
             remedy = _RING_REMEDIES.get(-status, "")
             raise OSError(-status, f"io_uring_setup: {os.strerror(-status)}{remedy}")
-        addresses = (_address(self._library, name) for name in _NAMES)
-        self._calls = Liburing(self._ring.ctypes.data, *addresses)
+        self._calls = Liburing(self._ring.ctypes.data, *_addresses(self._library, *_URING))
 
     def run(self, reads: Reads) -> None:
         """Do the reads, as :meth:`ThreadEngine.run`; ``OSError`` if no read is possible at all."""
@@ -298,6 +273,10 @@ class RingEngine:
 
     def close(self) -> None:
         self._library.io_uring_queue_exit(ctypes.c_void_p(self._ring.ctypes.data))
+
+
+def _addresses(library: ctypes.CDLL, *names: str) -> list[int]:
+    return [ctypes.cast(getattr(library, n), ctypes.c_void_p).value or 0 for n in names]
 
 
 def _liburing() -> ctypes.CDLL:
@@ -311,7 +290,7 @@ def _liburing() -> ctypes.CDLL:
     for library in (_SYSTEM_LIBRARY, *(f"{folder}/liburing.so" for folder in folders)):
         with suppress(OSError):
             loaded = ctypes.CDLL(library)
-            if all(hasattr(loaded, name) for name in _NAMES):
+            if all(hasattr(loaded, name) for name in _URING):
                 return loaded
     remedy = f"{_SYSTEM_LIBRARY} of the system's liburing 2.3 or newer, or {installing('disk')}"
     raise OSError(errno.ENOPKG, f"there is no liburing: {remedy}")
@@ -319,9 +298,10 @@ def _liburing() -> ctypes.CDLL:
 
 def open_engine(name: str, depth: int) -> tuple[ThreadEngine | RingEngine, str]:
     """Open the engine ``name``; if that fails, return threads and the reason."""
+    reason = ""
     if name == RingEngine.name:
         try:
             return RingEngine(depth), ""
         except OSError as error:
-            return ThreadEngine(depth), error.strerror or str(error)
-    return ThreadEngine(depth), ""
+            reason = error.strerror or str(error)
+    return ThreadEngine(depth), reason

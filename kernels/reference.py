@@ -26,11 +26,10 @@ def byte_rows(table: Tensor) -> Tensor:
 
 
 def same_bytes(a: Tensor, b: Tensor, numbers: Sequence[int] | None = None) -> str | None:
-    """Compare the ``[B, D]`` tensors ``a`` and ``b`` byte for byte; return ``None`` if equal.
+    """Compare ``[B, D]`` tensors on any devices byte for byte; return ``None`` if they are equal.
 
     Otherwise return a sentence that names the difference: dtype, shape, or the first row and column
-    that differ and the number of such rows. The tensors may lie on any device and need not be
-    contiguous. ``numbers`` are the names of the rows in the sentence: by default 0, 1, 2, ...
+    that differ and the number of such rows. ``numbers`` name the rows: by default 0, 1, 2, ...
     """
     if a.dtype != b.dtype:
         return f"dtype {a.dtype} is not {b.dtype}"

@@ -52,19 +52,12 @@ KEPT_LINES = 16
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """The cost of a batch of ``rows`` rows on the link.
+    """The cost of a batch on the link."""
 
-    Attributes:
-        rows: rows gathered, repeats included.
-        sectors: sectors of 32 B, counted once for each warp instruction that needs them.
-        lines: lines of 128 B, counted likewise.
-        requests: read requests by size in bytes; every size up to the largest is a key.
-    """
-
-    rows: int
-    sectors: int
-    lines: int
-    requests: Mapping[int, int]
+    rows: int  #: rows gathered, repeats included
+    sectors: int  #: sectors of 32 B, counted once for each warp instruction that needs them
+    lines: int  #: lines of 128 B, counted likewise
+    requests: Mapping[int, int]  #: by size in bytes; every size up to the largest is a key
 
     @property
     def num_requests(self) -> int:
@@ -92,12 +85,11 @@ def count_requests(
 ) -> RequestCounts:
     """Count the requests of gathering rows ``ids`` with the kernel of ``point``.
 
-    Neither table nor kernel is needed; the ids are not checked against a number of rows. The
-    grid's cap, the block's size and the loads in flight do not change the count.
+    Neither table nor kernel is needed. The grid's cap, the block's size and the loads in flight do
+    not change the count.
 
     Args:
         ids: ``[B]``, integers, in the order of the kernel's input.
-        row_bytes: bytes of a row.
         table_address: address of the table in bytes; only its value modulo 128 matters.
         max_request: the largest read request on the link: 32, 64, 96 or 128 B.
         row_stride: bytes from row to row where rows are padded; ``row_bytes`` if not given.
@@ -113,10 +105,10 @@ def count_requests(
 
     stride = row_bytes if row_stride is None else row_stride
     point.check(row_bytes, stride, table_address)
-    if ids.ndim != 1:
-        raise ValueError(f"ids: expected shape [B], got {ids.shape}")
     if ids.dtype.kind not in "iu":
         raise TypeError(f"ids: expected integers, got {ids.dtype}")
+    if ids.ndim != 1:
+        raise ValueError(f"ids: expected shape [B], got {ids.shape}")
     if ids.size and ids.min() < 0:
         raise ValueError(f"ids: {ids.min()} is negative")
     masks = mask_histogram(point, ids, row_bytes, stride, table_address, kept_lines)

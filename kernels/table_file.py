@@ -48,18 +48,16 @@ class PagesRemainError(RuntimeError):
 
 
 class Map(NamedTuple):
-    """A line of ``/proc/self/maps``; the kernel names a file's device equally in all of them,
-    while ``stat`` may differ."""
+    """A line of ``/proc/self/maps``."""
 
     start: int
     end: int
     permissions: str  # "s" at the end: shared, so that it shows writes to the file
     offset: int  # of ``start`` in the file
-    file: tuple[str, str]  # device and inode
+    file: tuple[str, str]  # device (as the kernel names it here; ``stat`` may differ) and inode
 
 
 def maps() -> Iterator[Map]:
-    """Yield the mappings of this process."""
     for line in Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines():
         span, permissions, offset, *file = line.split(maxsplit=5)[:5]
         start, end = (int(x, 16) for x in span.split("-"))
@@ -95,11 +93,10 @@ class TableFile:
                 that name does not hold these rows: they are private to the process (mode ``c``), or
                 the file was replaced or cut short.
         """
+        kind, load = type(features).__name__, "numpy.load(path, mmap_mode='r')"
         if not isinstance(features, np.memmap) or features.filename is None:
-            raise TypeError(
-                f"features: expected a numpy.memmap of a file, got {type(features).__name__} that "
-                "lies in memory: write it to a file, and give numpy.load(path, mmap_mode='r')"
-            )
+            text = f"got {kind} that lies in memory: write it to a file, and give {load}"
+            raise TypeError(f"features: expected a numpy.memmap of a file, {text}")
         if features.ndim != 2 or not features.flags.c_contiguous:
             raise ValueError(f"features: expected rows [N, D] as they lie, got {features.shape}")
         path, row_bytes = Path(features.filename), features.shape[1] * features.itemsize
@@ -107,10 +104,8 @@ class TableFile:
             return cls(path, features.offset, features.shape[0], row_bytes)
         here = map_at(features.ctypes.data)
         if here is None or not here.permissions.endswith("s"):
-            raise ValueError(
-                f"features: a map of {path} in mode 'c' keeps changes in memory, and the file is "
-                "what is read: write the changes to a file, and open it with mmap_mode='r'"
-            )
+            text = "keeps changes in memory, and the file is read: write them to a file"
+            raise ValueError(f"features: a map of {path} in mode 'c' {text}, and give {load}")
         offset = here.offset + features.ctypes.data - here.start
         file = cls(path, offset, features.shape[0], row_bytes)
         try:
@@ -119,10 +114,8 @@ class TableFile:
             raise ValueError(f"features: the file of the map cannot be opened: {error}") from error
         there = map_at(whole.ctypes.data)
         if there is None or there.file != here.file or whole.size < file.end:
-            raise ValueError(
-                f"features: {path} is another file than the one that is mapped, or was cut short: "
-                "load it again"
-            )
+            text = "is another file than the one that is mapped, or was cut short: load it again"
+            raise ValueError(f"features: {path} {text}")
         return file
 
     @property
@@ -171,15 +164,10 @@ def pages_in_memory(path: Path) -> int:
 
 
 def drop_pages(path: Path, patience_s: float = PATIENCE_S) -> int:
-    """Drop the file's pages from memory, also those that this process maps; return how many remain.
+    """Drop the file's pages from memory, also those that this process maps; return how many remain
+    after ``patience_s`` seconds of trying again.
 
-    A map stays valid: it reads the file anew. Concurrent reads bring pages back.
-
-    Args:
-        patience_s: the seconds to retry while pages remain.
-
-    Raises:
-        OSError: as :func:`pages_in_memory`.
+    A map stays valid: it reads the file anew. It raises as :func:`pages_in_memory`.
     """
     until = time.monotonic() + patience_s
     with path.open("rb") as file:
@@ -194,14 +182,8 @@ def drop_pages(path: Path, patience_s: float = PATIENCE_S) -> int:
 
 
 def require_cold(path: Path) -> None:
-    """Drop all pages of the file from memory.
-
-    Raises:
-        PagesRemainError: some stay; the error names what may hold them.
-        OSError: as :func:`pages_in_memory`.
-    """
-    left = drop_pages(path, EPOCH_PATIENCE_S)
-    if left:
+    """Drop all pages of the file from memory; ``PagesRemainError`` if some stay."""
+    if left := drop_pages(path, EPOCH_PATIENCE_S):
         raise PagesRemainError(
             f"{path}: {left} pages stay in memory although they were dropped ({MINCORE}): another"
             " process maps or locks the file, or its file system lies in memory (tmpfs); end that"
@@ -210,10 +192,8 @@ def require_cold(path: Path) -> None:
 
 
 def mapped_table(file: TableFile, dtype: torch.dtype, advice: str) -> Tensor:
-    """Return the rows of the file as a tensor ``[N, D]`` over a new read-only map.
-
-    Args:
-        advice: ``normal`` (the kernel reads ahead of a touched page) or ``random`` (it does not).
+    """Return the rows of the file as a tensor ``[N, D]`` over a new read-only map; ``advice`` is
+    ``normal`` (the kernel reads ahead of a touched page) or ``random`` (it does not).
     """
     if not file.num_rows:
         return torch.empty((0, file.row_bytes // dtype.itemsize), dtype=dtype, device="cpu")

@@ -129,7 +129,7 @@ class CopyEngineFetcher(PathFetcher):
     def _bring(self, ids: Tensor, out: Tensor) -> None:
         read, expand = _read_order(ids, self._batch.order)
         to = out if expand is None else self._distinct.rows(read.size)
-        bind_context(self.device)
+        bind_context()
         copies = row_copies(read, self._batch.row_bytes)
         copy_batch(copies, self._memory.address, to.data_ptr(), self._stream.cuda_stream)
         if expand is not None:

@@ -212,7 +212,7 @@ def test_a_read_only_file_is_registered_or_the_remedy_is_named(tmp_path):
     if refused is not None:
         assert "into memory first" in refused
         pytest.skip(f"this machine registers no read-only file: {refused}")
-    assert registration.read_only
+    assert registration._read_only
     registration.close()
     ids = torch.randperm(1000)
     with opened("aligned_zero_copy", table) as fetcher:

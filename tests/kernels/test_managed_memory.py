@@ -67,7 +67,7 @@ def test_a_wrong_way_is_told_from_the_right_one(cuda, monkeypatch, left_out):
     """Without the first advice pages move, without the second each is faulted in."""
     advise = managed_memory._advise
 
-    def wrong(span: Span, advice: str, place: object) -> None:
+    def wrong(span: Span, advice: str, place: int | None) -> None:
         if left_out == "advice for a part":
             span = Span(span.address, span.size_bytes // 2)
         if left_out == "nothing":  # but it comes too late

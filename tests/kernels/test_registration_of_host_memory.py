@@ -32,7 +32,7 @@ def test_a_table_is_registered_and_let_go(cuda):
     with HostRegistration(table) as registration:
         assert cuda.registered == {table.data_ptr(): (240, 1 | 2)}
         assert registration.address == table.data_ptr() + (1 << 40)
-        assert (registration.size_bytes, registration.read_only) == (240, False)
+        assert registration.size_bytes == 240
         assert registration.seconds > 0
     assert cuda.registered == {}
     registration.close()
@@ -157,8 +157,7 @@ def test_read_only_files_are_registered_read_only(cuda, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns once a process that it is read-only
         table = torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="r"))
-    with HostRegistration(table) as registration:
-        assert registration.read_only
+    with HostRegistration(table):
         assert cuda.registered == {table.data_ptr(): (800, 1 | 2 | 8)}
     cuda.attributes = 0
     with pytest.raises(CudaCallError, match="Copy the table into memory first"):

@@ -17,7 +17,7 @@ from gatherbench.bench.sampling import device_sampler
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.splitmix import GOLDEN, derive, mix
-from gatherbench.kernels.compiler import compile_file
+from gatherbench.kernels.compiler import compile_source
 from tools.sass import disassemble
 
 from .host_kernels import SOURCE, built, on_host
@@ -169,7 +169,7 @@ def test_nodes_and_places_beyond_32_bits(kernels_on_host, tmp_path, monkeypatch)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_100"])
 def test_the_machine_code_needs_no_memory_of_its_own(arch):
     """On the oldest and on the newest."""
-    cubin = compile_file("sample.cu", arch)
+    cubin = compile_source(SOURCE.read_text(), arch, "sample.cu")
     assert all(name.encode() in cubin for name in device_sampler._KERNELS)
     counts = disassemble(cubin).counts()
     assert counts["spills"] == counts["stack bytes"] == 0
