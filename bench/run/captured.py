@@ -230,12 +230,8 @@ def difference(trainer: CapturedTrainer, x: Tensor, batch: MiniBatch) -> float:
     for spare in (Trainer(model, trainer.labels, trainer.device), trainer.spare()):
         spare.model.eval()
         spare.train(x, batch)
-        of_spare = [
-            parameter.grad.flatten()
-            for parameter in spare.model.parameters()
-            if parameter.grad is not None
-        ]
-        gradients.append(torch.cat(of_spare))
+        found = [parameter.grad for parameter in spare.model.parameters()]
+        gradients.append(torch.cat([one.flatten() for one in found if one is not None]))
     issued, captured = gradients
     far = float((captured - issued).norm() / issued.norm())
     if not far <= MOST_DIFFERENCE:

@@ -204,9 +204,8 @@ class EpochCheck(Watch):
             yield
         left = ids[numbers.start :: numbers.step].clone()
         copy = x[numbers.start :: numbers.step].clone(memory_format=torch.contiguous_format)
-        self._kept.append(
-            _KeptRows(f"minibatch {number}, {self.when}", numbers, before, left, copy)
-        )
+        where = f"minibatch {number}, {self.when}"
+        self._kept.append(_KeptRows(where, numbers, before, left, copy))
         if not late:
             del x  # the step frees it, as without a check
             yield

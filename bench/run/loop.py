@@ -216,7 +216,8 @@ def run_epoch(
     ended = time.perf_counter()
     fetcher.check_fetched()
     stages = {**clock.finish(), **group.end_epoch()}
-    times = ended - epoch_begin, stages, clock.host_s, _numbers(losses), rows
+    values = torch.stack(losses).tolist() if losses else []  # one copy for all
+    times = ended - epoch_begin, stages, clock.host_s, values, rows
     return EpochTimes(*times, clock.issued, ended - issued)
 
 
@@ -227,11 +228,6 @@ def _begin(fetcher: Fetcher, group: Alone) -> float:
     if fetcher.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
-
-
-def _numbers(losses: list[Tensor]) -> list[float]:
-    """Return their values, by one copy for all."""
-    return [float(value) for value in torch.stack(losses)] if losses else []
 
 
 def _tell(fetcher: Fetcher, number: int, ids: Tensor) -> None:

@@ -92,10 +92,8 @@ def build_model(workload: Workload, in_dim: int, num_classes: int, relations: in
     torch.manual_seed(workload.seed)
     # PyG writes a layer's module to a temporary folder and executes it. In the shared one, the
     # bytecode that Python finds next to the module may belong to another user.
-    with (
-        tempfile.TemporaryDirectory(prefix="gatherbench-layers-") as own,
-        mock.patch.object(tempfile, "tempdir", own),
-    ):
+    folder = tempfile.TemporaryDirectory(prefix="gatherbench-layers-")
+    with folder as own, mock.patch.object(tempfile, "tempdir", own):
         return _built(workload, in_dim, num_classes, relations)
 
 
