@@ -17,20 +17,16 @@ from typing import Annotated
 import typer
 
 from gatherbench import __version__
-from gatherbench.bench.commands.check import check
-from gatherbench.bench.commands.common import FAILED
-from gatherbench.bench.commands.compare import compare
+from gatherbench.bench.commands.about import check, doctor, list_
+from gatherbench.bench.commands.common import FAILED, Commands
 from gatherbench.bench.commands.datasets import import_, info, list_graphs, prepare, remove
-from gatherbench.bench.commands.doctor import doctor
-from gatherbench.bench.commands.listing import list_
-from gatherbench.bench.commands.predict import predict
 from gatherbench.bench.commands.probe import probe
-from gatherbench.bench.commands.report import report
+from gatherbench.bench.commands.results import compare, predict, report, show
 from gatherbench.bench.commands.run import run
-from gatherbench.bench.commands.show import show
 
 app = typer.Typer(
     name="gatherbench",
+    cls=Commands,
     help="Benchmark and profile the ways of moving GNN node features to a GPU.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -60,9 +56,7 @@ def main() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         app()
-    except OSError as error:
-        if error.filename is not None:  # of a file, not of what is printed
-            raise
+    except OSError as error:  # those of files are bad input
         print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
         sys.exit(FAILED)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.outside import cleaned, parsed
+from gatherbench.outside import InputError, cleaned, parsed
 
 FORMAT_VERSION = 1
 SPEC_FILE = "spec.json"
@@ -46,7 +46,7 @@ _FILES = {
 HEADER_BYTES, TABLE_HEADER_BYTES = 128, 4096
 
 
-class DatasetError(ValueError):
+class DatasetError(InputError):
     """A dataset cannot be made, written or trusted; the message names the file and a remedy."""
 
 

@@ -11,6 +11,7 @@ import functools
 import itertools
 from collections.abc import Mapping
 
+from gatherbench.outside import InputError
 from gatherbench.plugins import Plugins, nearest, require_read_back
 from gatherbench.strategies.auto import Auto
 from gatherbench.strategies.base import Role, Strategy
@@ -71,7 +72,7 @@ def get(name: str) -> type[Strategy]:
     strategy = by_name.get(name) or PLUGINS.load(name)
     if strategy is None:
         known = [*by_name, *PLUGINS.packages()]
-        raise ValueError(
+        raise InputError(
             f"no strategy is called {name!r}; there are {', '.join(known)}" + nearest(name, known)
         )
     return strategy

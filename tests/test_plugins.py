@@ -409,7 +409,7 @@ def test_the_examples_keep_the_contract(name, said):
 @pytest.mark.filterwarnings("ignore:broken of a-broken-one 1.2:RuntimeWarning")
 def test_what_is_installed_is_measured_and_shown_with_its_package(tmp_path, monkeypatch):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("gatherbench.bench.commands.finish.save_all", lambda *_, **__: [])
+    monkeypatch.setattr("gatherbench.bench.commands.execute.save_all", lambda *_, **__: [])
     (tmp_path / "mine.toml").write_text(PLAN)
     command = ["run", str(tmp_path / "mine.toml"), "--results", str(tmp_path), "--device", "cpu"]
     done = CliRunner().invoke(app, command)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from gatherbench.outside import plain
+from gatherbench.outside import InputError, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +27,20 @@ RunArgument = Annotated[
 ResultsOption = Annotated[Path, typer.Option("--results", help="Folder that holds the runs.")]
 DEFAULT_RESULTS = Path("results")
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-ScaleOption = Annotated[float, typer.Option(help="Share of a generated graph's full size.")]
-DeviceOption = Annotated[str, typer.Option(help="auto (a GPU if there is one), cpu or cuda.")]
+
+
+class Commands(TyperGroup):
+    """Commands in which an error of the user's input, or of a file, ends with status 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            fail(str(error))
+        except OSError as error:
+            if error.filename is None:  # of what is printed
+                raise
+            fail(str(error))
 
 
 def run_folder(folder: Path | None, results: Path) -> Path:
@@ -73,12 +84,3 @@ def fail(message: str) -> NoReturn:
     colour = False if os.environ.get("NO_COLOR") else None  # None: on a terminal
     typer.secho(f"error: {text}", err=True, fg=typer.colors.RED, color=colour)
     raise typer.Exit(BAD_INPUT)
-
-
-@contextmanager
-def bad_input(*kinds: type[Exception]) -> Iterator[None]:
-    """Turn errors of these kinds into a message and exit status 2."""
-    try:
-        yield
-    except kinds as error:
-        fail(str(error))

@@ -11,15 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gatherbench.bench.commands.common import (
-    JsonOption,
-    ScaleOption,
-    bad_input,
-    console,
-    print_json,
-    print_table,
-)
+from gatherbench.bench.commands.common import JsonOption, console, fail, print_json, print_table
 from gatherbench.datasets.import_options import Import
+
+ScaleOption = Annotated[float, typer.Option(help="Share of a generated graph's full size.")]
 
 
 def prepare(
@@ -53,12 +48,14 @@ import_.__signature__ = signature(Import, eval_str=True)  # type: ignore[attr-de
 
 @contextmanager
 def _making() -> Iterator[Callable[[str, float], None]]:
-    """Show the progress of making a dataset; its errors end with exit status 2."""
+    """Show the progress of making a dataset; an error of a file or the network is bad input."""
     from gatherbench.bench.show.terminal import step_bar
-    from gatherbench.datasets.store import DatasetError
 
-    with bad_input(DatasetError, OSError), step_bar(console(stderr=True)) as progress:
-        yield progress
+    try:
+        with step_bar(console(stderr=True)) as progress:
+            yield progress
+    except OSError as error:
+        fail(str(error))
 
 
 def list_graphs(as_json: JsonOption = False) -> None:
@@ -66,8 +63,7 @@ def list_graphs(as_json: JsonOption = False) -> None:
     from gatherbench.bench.show.listing import on_disk
     from gatherbench.datasets.store import data_root
 
-    with bad_input(OSError):
-        table, summary = on_disk(data_root())
+    table, summary = on_disk(data_root())
     if len(table) or as_json:
         print_table(table, as_json)
     typer.echo(summary, err=as_json)
@@ -81,16 +77,14 @@ def info(
     """Describe a prepared dataset."""
     from gatherbench.bench.show.listing import description
     from gatherbench.datasets.registry import get_source
-    from gatherbench.datasets.store import DatasetError, dataset_folder, describe
+    from gatherbench.datasets.store import dataset_folder, describe
 
-    with bad_input(DatasetError, OSError):
-        folder = Path(name) if Path(name).is_dir() else dataset_folder(name, scale)
-        if not folder.exists():
-            get_source(name)  # refuses an unknown name, and suggests the nearest
-        if as_json:
-            print_json(describe(folder))
-        else:
-            print_table(description(folder), as_json=False)
+    folder = Path(name) if Path(name).is_dir() else dataset_folder(name, scale)
+    if not folder.exists():
+        get_source(name)  # refuses an unknown name, and suggests the nearest
+    if as_json:
+        return print_json(describe(folder))
+    print_table(description(folder), as_json=False)
 
 
 def remove(
@@ -102,18 +96,16 @@ def remove(
     from gatherbench.bench.show.listing import bytes_below
     from gatherbench.datasets.dataset import not_ours
     from gatherbench.datasets.files import discard, exclusive
-    from gatherbench.datasets.store import DatasetError, data_root
+    from gatherbench.datasets.store import data_root
 
-    with bad_input(DatasetError, OSError):
-        folder = data_root() / name
-        elsewhere = name.startswith(".") or folder.parent != data_root()
-        if elsewhere or not os.path.lexists(folder):
-            raise DatasetError(f"{name}: no such dataset in {data_root()}; see `datasets list`")
-        if refusal := not_ours(folder):
-            raise DatasetError(refusal)
-        with exclusive(folder):
-            size = bytes_in_words(bytes_below(folder))
-            if not yes:
-                typer.confirm(f"Remove {folder}, {size}?", abort=True, err=True)
-            discard(folder)
+    folder = data_root() / name
+    if name.startswith(".") or folder.parent != data_root() or not os.path.lexists(folder):
+        fail(f"{name}: no such dataset in {data_root()}; see `datasets list`")
+    if refusal := not_ours(folder):
+        fail(refusal)
+    with exclusive(folder):
+        size = bytes_in_words(bytes_below(folder))
+        if not yes:
+            typer.confirm(f"Remove {folder}, {size}?", abort=True, err=True)
+        discard(folder)
     typer.echo(f"removed {folder}: {size}")

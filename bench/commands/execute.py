@@ -1,10 +1,15 @@
-"""Turn a plan on the command line into a table and pictures; ``gatherbench run`` calls this."""
+"""Turn a plan on the command line into a table and pictures; ``gatherbench run`` calls this.
+
+Predictions, pictures and report come from the rows, so they can be made again: after a full disk,
+or for another machine.
+"""
 
 from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,30 +17,41 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress
+from rich.text import Text
 
-from gatherbench.bench.commands.common import CALIBRATIONS, FAILED, OK
-from gatherbench.bench.commands.finish import finish, own_profile
-from gatherbench.bench.commands.progress import reporter
+from gatherbench.bench.commands.common import CALIBRATIONS, DEFAULT_RESULTS, FAILED, OK
 from gatherbench.bench.machine.env import describe_machine, library_versions, machine_slug
 from gatherbench.bench.meters import registry as meters
 from gatherbench.bench.meters.load import Load, Waiting
-from gatherbench.bench.model.profile import DEFAULT_PROFILE, load_profile
+from gatherbench.bench.model.predict import predict
+from gatherbench.bench.model.profile import (
+    DEFAULT_PROFILE,
+    LinkProfile,
+    ProfileError,
+    load_profile,
+)
 from gatherbench.bench.plan.plan import Measure, ResolvedPlan
 from gatherbench.bench.plan.plan_file import USUAL, load_plan
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.check import check, first_of
 from gatherbench.bench.read.noise import logical_cores
 from gatherbench.bench.read.stopping import StoppingRule
-from gatherbench.bench.read.tables import run_in
+from gatherbench.bench.read.tables import Run, predicted, run_in
 from gatherbench.bench.run.frames import RESTORE
 from gatherbench.bench.run.guards import status_of
-from gatherbench.bench.run.runner import PreparedRun, Runner, RunStopped
+from gatherbench.bench.run.part import StoreError
+from gatherbench.bench.run.runner import News, PreparedRun, Runner, RunStopped
 from gatherbench.bench.run.store import RunStore, write_atomically
+from gatherbench.bench.show.page import FILE_NAME, write_report
+from gatherbench.bench.show.run import render, render_all
 from gatherbench.bench.show.terminal import progress_bar
+from gatherbench.bench.show.view import save_all
+from gatherbench.bench.show.views.registry import views_of
 from gatherbench.datasets import registry as datasets
 from gatherbench.datasets.store import data_root
 from gatherbench.kernels.host_memory import available_bytes
-from gatherbench.outside import plain
+from gatherbench.outside import InputError, plain
 from gatherbench.strategies import registry as strategies
 
 if TYPE_CHECKING:  # only the first process of a launcher needs it
@@ -43,9 +59,10 @@ if TYPE_CHECKING:  # only the first process of a launcher needs it
 
 #: The plan that :data:`USUAL` stands for, by device.
 USUAL_PLANS = {"cpu": "quick", "cuda": "gpu-decide"}
+_COLOURS = {"ok": "green", "skipped": "yellow", "failed": "red"}
 
 
-class BadRunError(ValueError):
+class BadRunError(InputError):
     """The requested run is impossible; the message says why, and what would be possible."""
 
 
@@ -53,7 +70,6 @@ def new_run(
     plan_name: str,
     results: Path,
     device: str,
-    *,
     profile: str = "",
     sensors: Path | None = None,
     group: Group | None = None,
@@ -94,20 +110,14 @@ def new_run(
     modelled = load_profile(profile) if profile else None
     plan = plan.model_copy(update={"device": device, "profile": profile})
     cases = plan.cases()
-    packages = {
-        plugins.group: plugins.packages()
-        for plugins in (strategies.PLUGINS, datasets.PLUGINS, meters.PLUGINS)
+    plugins = {
+        known.group: {name: asdict(package) for name, package in known.packages().items()}
+        for known in (strategies.PLUGINS, datasets.PLUGINS, meters.PLUGINS)
     }
-    env |= {
-        "load": asdict(load),
-        "waiting": asdict(Waiting.chosen(plan.measure.threads, env["cpu"], load)),
-        "plugins": {
-            group_name: {name: asdict(package) for name, package in by_name.items()}
-            for group_name, by_name in packages.items()
-        },
-    }
-    names = {package.package for by_name in packages.values() for package in by_name.values()}
-    env["libraries"] |= library_versions(names)
+    waiting = Waiting.chosen(plan.measure.threads, env["cpu"], load)
+    env |= {"load": asdict(load), "waiting": asdict(waiting), "plugins": plugins}
+    packages = {package["package"] for named in plugins.values() for package in named.values()}
+    env["libraries"] |= library_versions(packages)
     try:
         text = ResolvedPlan.of(plan, cases).model_dump(mode="json")
         store = RunStore.create(results, machine, text, env)
@@ -138,22 +148,20 @@ def reopen(folder: Path, group: Group | None = None) -> PreparedRun:
     store.samples()
     store.timeline()
     own_profile(store)
+    file = "plan.json"
     try:
         plan = ResolvedPlan.model_validate(text)
         cases = plan.expanded()
         for case in {(c.strategy, c.variant): c for c in cases}.values():
             strategies.build(case.strategy, case.params)
-    except (ValueError, KeyError, TypeError) as error:
+        file = "env.json"
+        machine = machine_slug(env)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         message = first_of(error) if isinstance(error, ValidationError) else plain(error)
         raise BadRunError(
-            f"{folder / 'plan.json'}: not a run's plan ({message}), or one of an older gatherbench,"
-            f" whose commit its env.json has; {RESTORE}"
+            f"{folder / file}: not a run's {file[:-5]} ({message}), or one of an older gatherbench,"
+            f" whose commit env.json has; {RESTORE}"
         ) from error
-    try:
-        machine = machine_slug(env)
-    except (KeyError, TypeError, IndexError, ValueError) as error:
-        message = f"{folder / 'env.json'}: not a machine ({error!r}); {RESTORE}"
-        raise BadRunError(message) from error
     env_now = _described(group)
     if machine != (this_machine := machine_slug(env_now)):
         raise BadRunError(
@@ -197,16 +205,105 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
         if runner.unprepared:
             time_up += f", {runner.unprepared} of them because their data could not be prepared"
         err.print(f"{time_up}. {again}", soft_wrap=True)
-    if ended.empty:
-        err.print("[red]nothing was measured[/]")
-        return FAILED
-    complete = finish(run_in(run.store), run.store, out, err)
+    complete, measured = (
+        ended.empty or finish(run_in(run.store), run.store, out, err),
+        "ok" in set(ended),
+    )
     if failed:
         err.print(f"[red]{_cases(failed)} failed[/]; the table says why")
-    measured = ended.eq("ok").any()
     if not measured:
-        err.print("[red]nothing was measured[/]; the table says why")
+        err.print("[red]nothing was measured[/]" + "; the table says why" * (not ended.empty))
     return FAILED if failed or not measured or not complete else OK
+
+
+def reporter(bar: Progress, out: Console) -> Callable[[News], None]:
+    """Show the runner's news: a changing line on a terminal, elsewhere a line per quarter.
+
+    The first case to fail or to be skipped for a reason has a line with it.
+    """
+    task, printed_reasons, quarters = bar.add_task("starting", total=1.0), set[str](), 0
+
+    def tell(news: News) -> None:
+        nonlocal quarters
+        case, reason = news.case, news.reason
+        name = escape(plain(f"{case.workload.id} {case.strategy} {case.variant} r{case.repeat}"))
+        step = escape(plain(f"{case.workload.dataset}: {news.step} {news.fraction:.0%}"))
+        doing = step if news.step else name
+        bar.update(task, description=doing, completed=news.done, total=news.total)
+        if reason is not None and reason not in printed_reasons:
+            printed_reasons.add(reason)
+            text = f"{name} [{_COLOURS[news.status]}]{news.status}[/] {escape(reason)}"
+            out.print(text, soft_wrap=True, highlight=False)
+        quarter = int(4 * news.done // news.total) if news.status else quarters
+        if quarter > quarters and not out.is_terminal:
+            out.print(f"{news.done} of {news.total} cases", highlight=False)
+        quarters = quarter
+
+    return tell
+
+
+def own_profile(store: RunStore) -> LinkProfile | None:
+    """Return the profile that the run is predicted for; ``None``: it has none.
+
+    Raises:
+        StoreError: the profile's file is damaged.
+    """
+    try:
+        return load_profile(store.profile_file) if store.profile_file.exists() else None
+    except ProfileError as error:
+        remedy = f"gatherbench predict {shlex.quote(str(store.folder))} --profile NAME"
+        raise StoreError(f"{error}; this writes it anew: {remedy}") from error
+
+
+def finish(
+    run: Run,
+    store: RunStore,
+    out: Console,
+    err: Console,
+    command: str = "run --resume",
+    *,
+    everything: bool = False,
+) -> bool:
+    """Predict epochs for the run's profile, print the tables, write pictures and report.
+
+    Args:
+        command: does this again, for the run's folder.
+        everything: print every table.
+
+    Returns:
+        Whether all of it was written; ``err`` gets what was not, and the command that writes it.
+
+    Raises:
+        StoreError: the rows contradict each other.
+    """
+    folder, quoted = store.folder, shlex.quote(str(store.folder))
+    complete, profile = True, own_profile(store)
+
+    @contextmanager
+    def writing(product: str) -> Iterator[None]:
+        nonlocal complete
+        try:
+            yield
+        except OSError as error:
+            complete = False
+            text = f"cannot write the {product}: {error}; every row is saved. Once this is solved"
+            err.print(Text(f"{text}, run: gatherbench {command} {quoted}"), soft_wrap=True)
+
+    if profile is not None:
+        rows = predict(run, profile)
+        run = predicted(run, rows)
+        with writing("predictions"):
+            store.predict(rows)
+    views = views_of(run)
+    out.print(render_all(run, views) if everything else render(run))
+    with writing("pictures"):
+        save_all(views, folder / "figures")
+    with writing("report"):
+        write_report(run, folder / FILE_NAME, views=views)
+        is_default = folder.parent.parent == DEFAULT_RESULTS
+        more = f"gatherbench show --all {quoted * (not is_default)}".rstrip()
+        out.print(Text(f"Report: {folder / FILE_NAME}; more: {more}"), soft_wrap=True)
+    return complete
 
 
 def choose_device(name: str) -> str:

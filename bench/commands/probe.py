@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import (
-    FAILED,
-    JsonOption,
-    bad_input,
-    console,
-    fail,
-    print_table,
-)
+from gatherbench.bench.commands.common import FAILED, JsonOption, console, fail, print_table
 
 
 def probe(
@@ -49,7 +43,7 @@ def probe(
     from gatherbench.bench.probe.case import Scope, every_case
     from gatherbench.bench.probe.probe import probe as measure
     from gatherbench.bench.probe.profile import profile_of
-    from gatherbench.bench.probe.rig import ProbeError, writing
+    from gatherbench.bench.probe.rig import writing
     from gatherbench.bench.probe.table import table
 
     if list_:
@@ -64,44 +58,42 @@ def probe(
             for case in every_case().values()
         ]
         return print_table(pd.DataFrame(lines, columns=["case", "when", "here", "what"]), as_json)
-    err, screen = console(stderr=True), console(quiet=as_json)
-    with bad_input(ProbeError):
-        if profile is not None:  # before it spends a minute
-            place = profile.parent if profile.suffix else profile
-            with writing(place):
-                place.mkdir(parents=True, exist_ok=True)
-        try:
-            result = measure(
-                out,
-                names=tuple(filter(None, cases.split(","))),
-                scope=Scope.PROFILE if profile else Scope.MINUTE,
-                budget_s=budget,
-                say=lambda text: err.print(text, highlight=False, markup=False, soft_wrap=True),
-            )
-        except ProbeError:
-            raise
-        except (MemoryError, RuntimeError) as error:
-            err.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
-            raise typer.Exit(FAILED) from error
-        screen.print(result.title, highlight=False, markup=False, soft_wrap=True)
-        screen.print(table(result.medians))
-        if not result.facts["gpu"]:
-            screen.print("No GPU was used: only the host was measured.")
-        written = f"{result.folder}/probe.csv (to send in), probe.png, rows.csv"
-        screen.print(f"Written: {written}", soft_wrap=True)
-        if as_json:
-            print_table(result.medians, as_json)
-        if profile is not None:
-            file = profile if profile.suffix else profile / f"{result.facts['machine']}.toml"
-            with writing(file):
-                file.write_text(profile_of(result.medians, result.facts).to_toml(), "utf-8")
-            text = f"Use it: gatherbench predict RUN --profile {file}"
-            if not result.facts["gpu"]:
-                text = (
-                    f"Written: {file}. It has no constants of a GPU and its link: measure on a"
-                    " machine with a GPU, or copy them from a profile (gatherbench list profiles)"
-                )
-            screen.print(text, soft_wrap=True)
+
+    def say(text: str, stderr: bool = False) -> None:
+        screen = console(stderr=stderr, quiet=as_json and not stderr)
+        screen.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    if profile is not None:  # before it spends a minute
+        place = profile.parent if profile.suffix else profile
+        with writing(place):
+            place.mkdir(parents=True, exist_ok=True)
+    names = tuple(filter(None, cases.split(",")))
+    scope = Scope.PROFILE if profile else Scope.MINUTE
+    try:
+        result = measure(
+            out, names=names, scope=scope, budget_s=budget, say=partial(say, stderr=True)
+        )
+    except (MemoryError, RuntimeError) as error:
+        say(f"error: {error}", stderr=True)
+        raise typer.Exit(FAILED) from error
+    say(result.title)
+    console(quiet=as_json).print(table(result.medians))
+    has_gpu = bool(result.facts["gpu"])
+    if not has_gpu:
+        say("No GPU was used: only the host was measured.")
+    say(f"Written: {result.folder}/probe.csv (to send in), probe.png, rows.csv")
+    if as_json:
+        print_table(result.medians, as_json)
+    if profile is not None:
+        file = profile if profile.suffix else profile / f"{result.facts['machine']}.toml"
+        with writing(file):
+            file.write_text(profile_of(result.medians, result.facts).to_toml(), "utf-8")
+        say(
+            f"Use it: gatherbench predict RUN --profile {file}"
+            if has_gpu
+            else f"Written: {file}. It has no constants of a GPU and its link: measure on a machine"
+            " with a GPU, or copy them from a profile (gatherbench list profiles)"
+        )
     wrong_rows = result.medians["reason"].str.startswith("wrong")
     if wrong_rows.any() or not result.medians["rounds"].any():
         raise typer.Exit(FAILED)

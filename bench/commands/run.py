@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatherbench.bench.commands.common import (
-    DEFAULT_RESULTS,
-    ResultsOption,
-    bad_input,
-    console,
-    fail,
-)
+from gatherbench.bench.commands.common import DEFAULT_RESULTS, ResultsOption, console, fail
 
 if TYPE_CHECKING:
     from gatherbench.bench.run.launch import Launch
@@ -62,11 +56,10 @@ def run(
 
     Several processes that torchrun, mpirun or srun starts form one run.
     """
-    from gatherbench.bench.plan.plan import PlanError
     from gatherbench.bench.plan.plan_file import USUAL, load_plan
-    from gatherbench.bench.run.launch import LaunchError, launched
+    from gatherbench.bench.run.launch import launched
 
-    with bad_input(PlanError, LaunchError), _led(launched(os.environ)) as group:
+    with _led(launched(os.environ)) as group:
         if budget is not None and not budget < math.inf:
             fail(f"--budget {budget}: seconds are expected")
         if bool(plan) == (resume is not None):
@@ -77,19 +70,13 @@ def run(
         if plan and plan != USUAL:
             load_plan(plan)  # refuse a wrong one before importing torch
 
-        from gatherbench.bench.commands.execute import BadRunError, execute, new_run, reopen
-        from gatherbench.bench.model.profile import ProfileError
-        from gatherbench.bench.run.part import StoreError
-        from gatherbench.datasets.dataset import DatasetError
+        from gatherbench.bench.commands.execute import execute, new_run, reopen
 
-        with bad_input(BadRunError, StoreError, ProfileError, DatasetError):
-            if resume is not None:
-                prepared = reopen(resume, group)
-            else:
-                prepared = new_run(
-                    plan, results, device, profile=profile, sensors=sensors, group=group
-                )
-            status = execute(prepared, console(quiet=quiet), console(stderr=True), budget)
+        if resume is not None:
+            prepared = reopen(resume, group)
+        else:
+            prepared = new_run(plan, results, device, profile, sensors, group)
+        status = execute(prepared, console(quiet=quiet), console(stderr=True), budget)
         if quiet:
             typer.echo(prepared.store.folder)
         raise typer.Exit(status)

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
-from gatherbench.outside import read_text
+from gatherbench.outside import InputError, read_text
 from gatherbench.plugins import nearest
 
 PROFILES_FOLDER = Path(__file__).parent / "profiles"
@@ -37,7 +37,7 @@ Points = tuple[tuple[Number, Number], ...]
 Value = Number | Points | None
 
 
-class ProfileError(ValueError):
+class ProfileError(InputError):
     """A profile is invalid; the message names the key and its valid values."""
 
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from gatherbench.bench.plan.doors import MODELS, AroundStep, OwnSampler, opened, own_model
 from gatherbench.bench.plan.workload import Case, Workload
+from gatherbench.outside import InputError
 from gatherbench.plugins import nearest_or_all
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ Share = Annotated[float, Field(gt=0)]
 _DOORS: dict[str, type[Any]] = {"sampler": OwnSampler, "around_step": AroundStep}
 
 
-class PlanError(ValueError):
+class PlanError(InputError):
     """A plan cannot be run as it is written."""
 
 

@@ -20,6 +20,7 @@ from gatherbench.kernels.host_gather import available_cores
 from gatherbench.kernels.host_memory import available_bytes, empty_table
 from gatherbench.kernels.managed_memory import managed_bytes, managed_table
 from gatherbench.kernels.mapped_memory import HostRegistration
+from gatherbench.outside import InputError
 
 T = TypeVar("T")
 MIB, GIB = 1 << 20, 1 << 30
@@ -40,7 +41,7 @@ _SPIN_CYCLES = 500_000
 _CHUNK = 1 << 27
 
 
-class ProbeError(RuntimeError):
+class ProbeError(InputError):
     """The probe is unable to measure or to save rows."""
 
 

@@ -28,6 +28,7 @@ from gatherbench.bench.read.derive import (
 from gatherbench.bench.read.noise import noisy_series, series_of
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES, Key
+from gatherbench.outside import InputError
 from gatherbench.stats.interval import Logs, interval_of, ratio_of
 from gatherbench.stats.judge import THRESHOLD, judge, judge_exactly
 
@@ -41,7 +42,7 @@ COLUMNS = [*SERIES, "metric", "unit", "base", "new", "ratio", "low", "high", "ve
 _PATH = SERIES[:3]
 
 
-class CompareError(ValueError):
+class CompareError(InputError):
     """Two runs that cannot be compared; the message says why, and the remedy."""
 
 

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from gatherbench.outside import InputError
+
 #: Where the processes of several machines meet by default: as torchrun's.
 PORT = 29500
 #: Slurm numbers steps from here on that no srun of the user started: a batch script, a shell.
@@ -26,7 +28,7 @@ _NAMES = {
 }
 
 
-class LaunchError(ValueError):
+class LaunchError(InputError):
     """Processes that cannot form a run together; the message says why, and the remedy."""
 
 

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run.rows import HEADER, Row, RowMaker
-from gatherbench.outside import open_file, parsed
+from gatherbench.outside import InputError, open_file, parsed
 
 Record: TypeAlias = dict[str, Any]
 #: The key of a case in a run: workload, strategy, variant and repeat.
@@ -66,7 +66,7 @@ _FIELDS: dict[str, set[str]] = {
 }
 
 
-class StoreError(ValueError):
+class StoreError(InputError):
     """A run folder that cannot be read or written; the message names it and the remedy."""
 
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import psutil
 from pydantic import ValidationError
@@ -36,9 +36,7 @@ from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
 from gatherbench.bench.run.job import CHOICE, Block, Job, Ready, is_disk_full
 from gatherbench.bench.run.launch import MachineLostError
 from gatherbench.bench.run.part import (
-    CALIBRATION_STAGE,
     CASE_CLOCK,
-    CASE_METRIC,
     NOT_PREPARED,
     CaseId,
     PartWriter,
@@ -99,25 +97,31 @@ class PreparedRun:
         return RowMaker(self.store.run_id, self.commit, self.machine, backend)
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Callbacks with which the runner reports its work; the command line draws it."""
+class News(NamedTuple):
+    """What the runner does, for the command line to draw.
 
-    preparing: Callable[[Workload, str, float], None] = lambda _w, _what, _f: None
-    #: The number of ended cases, with the share that is done of those on their way; the total so
-    #: far; and the case being measured.
-    starting: Callable[[float, int, Case], None] = lambda _i, _n, _c: None
-    #: The number of ended cases, with this one; the total so far; the case; how it ended, and why.
-    ended: Callable[[int, int, Case, str, str | None], None] = lambda _i, _n, _c, _s, _r: None
+    Attributes:
+        done: the number of ended cases, with the share that is done of those on their way.
+        total: the number of cases so far.
+        case: it is being measured, prepared, or has ended.
+        step, fraction: what is being prepared for its workload, and the share that is done.
+        status, reason: how it ended, and why.
+    """
 
-
-_SILENT = Progress()
+    done: float
+    total: int
+    case: Case
+    step: str = ""
+    fraction: float = 0.0
+    status: str = ""
+    reason: str | None = None
 
 
 class Runner:
     """Runs the cases of a run's folder that have not ended in it yet.
 
     Args:
+        tell: gets the news.
         worker: the command that measures.
         budget_s: seconds after which the run ends as it is, for a later one to continue; a case
             in flight is cut off. By default the plan's budget limits the time spent in cases
@@ -127,13 +131,12 @@ class Runner:
     Attributes:
         left: the number of cases that are still to be measured.
         unprepared: the number of those whose dataset or minibatches are unavailable.
-        cut_off: cases that count with the blocks that they have, and may have more.
     """
 
     def __init__(
         self,
         task: PreparedRun,
-        progress: Progress = _SILENT,
+        tell: Callable[[News], None] = lambda _news: None,
         worker: tuple[str, ...] = WORKER,
         budget_s: float | None = None,
         further: Callable[[Frames], list[Case]] = lambda _frames: [],
@@ -141,30 +144,28 @@ class Runner:
         group = task.group
         self._group = group if group is not None and group.launch.machines > 1 else None
         self.task, self.store, self.measure = task, task.store, task.measure
-        self.progress, self.further = progress, further
-        self.left, self.unprepared, self.cut_off = len(task.cases), 0, 0
+        self._tell, self._further = tell, further
+        self.left, self.unprepared = len(task.cases), 0
         self._until = time.monotonic() + (math.inf if budget_s is None else budget_s)
-        of_plan = self.measure.budget_s if budget_s is None else 0.0
-        self._further_s = of_plan or math.inf  # time left for cases beyond the run's own
         self._cases_s = math.inf  # time left for cases now
         self._took: dict[tuple[str, str, str], float] = {}
         waiting = Waiting.of(self.store.env())
-        environment = waiting.environment()
         servers = 1
         if task.device == "cuda":  # such a machine has memory and cores for those of all repeats
             repeats = len({case.repeat for case in task.cases})
             servers = max(1, min(repeats, (psutil.cpu_count() or 1) // 2))
+        environment = waiting.environment()
         self.engine = Engine(self.store.parts, environment, worker, self._until, servers=servers)
         if self._group is not None:
             self._group.say("waiting", dict(waiting.variables))
         #: A new server after a turn of each series: :mod:`gatherbench.bench.run.fork_server`.
-        self._round = len({replace(case, repeat=0).id for case in task.cases})
-        self._served = self._ended = 0
+        self._round = len({key_of(case)[:3] for case in task.cases})
+        self._served = self._ended = self._total = 0
         self._sensors: SensorChoice | None = None
         self._cases: dict[CaseId, SoFar] = {}  # from the parts
         self._frames = frames_of(())
         self._ready: dict[Workload, Ready | str] = {}
-        self._preparations = 0
+        self._asks = itertools.count()
 
     def run(self) -> int:
         """Run the missing cases; return the number of failed cases of the whole run.
@@ -199,47 +200,33 @@ class Runner:
                 if not so_far.blocks:
                     del self._cases[key]
                     self._frames = self._frames.without([key])
-        cut_off = [key for key, so_far in self._cases.items() if so_far.ended is None]
-        ends = self._frames.without(cut_off).cases.query("basis == 'measured' and status == status")
-        ended = dict(zip(ids_in(ends), ends[ENDED.name], strict=True)) if len(ends) else {}
-        cases = [*self.task.cases, *self._begun(ended)]
-        own = set(map(key_of, self.task.cases))
+        begun = [key for key, so_far in self._cases.items() if so_far.ended is None]
+        ends = self._frames.without(begun).cases.query("basis == 'measured' and status == status")
+        ended = dict(zip(ids_in(ends), ends.get(ENDED.name, []), strict=True))
+        cases = {key_of(case): case for case in self.task.cases}
+        of_plan = self.measure.budget_s if math.isinf(self._until) else 0.0
+        further_s = of_plan or math.inf  # time left for cases beyond the run's own
         for key, seconds in ended.items():
-            self._further_s -= self._took_s(key, seconds) * (key not in own)
-        missing = [case for case in cases if key_of(case) not in ended]
-        total, self.left = len(cases), len(missing)
-        self._ended = total - self.left
+            if not math.isnan(seconds):
+                self._took[key[:3]] = seconds
+                further_s -= seconds * (key not in cases)
+        series = {key[:3]: case for key, case in cases.items()}
+        for key in sorted(begun, key=lambda key: key[3]):  # some are of further cases
+            if key[:3] in series:
+                cases.setdefault(key, replace(series[key[:3]], repeat=key[3]))
+        missing = [case for key, case in cases.items() if key not in ended]
+        self._total, self.left = len(cases), len(missing)
+        self._ended = self._total - self.left
         # A folder that cannot be written shows here, before anything is measured.
         write_columns(self.store.folder, self._frames.columns)
         for group in self._groups(missing):
-            self.left -= self._run(group, total)
-        self._cases_s = self._further_s
-        while not self.left and (more := self.further(self._frames)):
-            total += len(more)
+            self.left -= self._run(group)
+        self._cases_s = further_s
+        while not self.left and (more := self._further(self._frames)):
+            self._total += len(more)
             for group in self._groups(more):
-                if self._run(group, total) < len(group):
+                if self._run(group) < len(group):
                     return
-
-    def _begun(self, ended: Collection[CaseId]) -> list[Case]:
-        """Return further cases of which a run that was cut off has blocks."""
-        known = {*map(key_of, self.task.cases), *ended}
-        series = {key_of(case)[:3]: case for case in self.task.cases}
-        return [
-            replace(series[key[:3]], repeat=key[3])
-            for key in sorted(self._cases, key=lambda key: key[3])
-            if key not in known and key[:3] in series
-        ]
-
-    def left_s(self) -> float:
-        """Return the seconds that are left to the run."""
-        return min(self._cases_s, self._until - time.monotonic())
-
-    def _took_s(self, case: CaseId, seconds: float | None) -> float:
-        """Return the time of a case, kept for the next of its series; 0 if it is unknown."""
-        if seconds is None or math.isnan(seconds):
-            return 0.0
-        self._took[case[:3]] = seconds
-        return seconds
 
     def _groups(self, cases: Iterable[Case]) -> list[list[Case]]:
         """Group cases by process: one case, or those of a repeat that take turns."""
@@ -252,10 +239,14 @@ class Runner:
     def _alone(self, case: Case) -> bool:
         return not (self.measure.together and takes_turns(case))
 
-    def _run(self, group: Sequence[Case], total: int) -> int:
+    def _left_s(self) -> float:
+        return min(self._cases_s, self._until - time.monotonic())
+
+    def _run(self, group: Sequence[Case]) -> int:
         """Measure cases in one process; return how many were prepared, and had the time to end."""
         self.engine.check_time()
-        if self.left_s() <= sum(self._took.get(key_of(case)[:3], 0.0) for case in group):
+        keys = [key_of(case) for case in group]
+        if self._left_s() <= sum(self._took.get(key[:3], 0.0) for key in keys):
             # It would be cut off, judging by its earlier repeats. If all paths of a workload are
             # in it, a repeat of another workload may fit and is complete.
             if self.measure.together:
@@ -265,81 +256,81 @@ class Runner:
             self._sensors = self._calibrated()
         part, stop = self.store.new_part(), None
         for case in group:
-            self.progress.starting(self._ended, total, case)
+            self._tell(News(self._ended, self._total, case))
         ready = self._prepared(group)
         try:
             if isinstance(ready, str):
                 self._end_all(group, part, ready, NOT_PREPARED)
                 self.unprepared += len(group)
             else:
-                self._measure([self._job(case, ready, part) for case in group], total)
+                self._measure(group, ready, part)
         except (TimeUp, KeyboardInterrupt) as error:
             stop = error
-        ended = 0
-        keys = [key_of(case) for case in group if key_of(case) in self._cases]
-        rows = [row for key in keys for row in self._cases[key].rows]
-        self._frames = frames_of(rows, self._frames.without(keys))
+        begun = {key: self._cases[key] for key in keys if key in self._cases}
+        rows = [row for so_far in begun.values() for row in so_far.rows]
+        self._frames = frames_of(rows, self._frames.without(begun))
         for case in group:
-            if (so_far := self._cases.get(key_of(case))) is None:
+            if (so_far := begun.get(key_of(case))) is None:
                 continue
-            if so_far.ended is None:
-                self.cut_off += 1
-            else:
-                self._took_s(key_of(case), so_far.ended.value)
-                ended += 1
+            if so_far.ended is not None and so_far.ended.value is not None:
+                self._took[key_of(case)[:3]] = so_far.ended.value
             self._ended += 1
             end = so_far.rows[-1]
-            self.progress.ended(self._ended, total, case, end.status, end.reason)
+            news = News(self._ended, self._total, case)
+            self._tell(news._replace(status=end.status, reason=end.reason))
         if isinstance(stop, KeyboardInterrupt):
             raise stop
-        return 0 if isinstance(ready, str) else ended
+        unprepared = isinstance(ready, str)
+        return 0 if unprepared else sum(found.ended is not None for found in begun.values())
 
-    def _job(self, case: Case, ready: Ready, part: Path) -> Job:
-        """Return the job for the case."""
-        job = replace(
-            self._continued(self._blank(case, part)),
+    def _job(self, case: Case, part: Path, ready: Ready) -> Job:
+        """Return the job of a case: what is left of it behind its whole blocks."""
+        key, task = key_of(case), self.task
+        so_far = self._cases.get(key, SoFar())
+        job = Job(
+            case,
+            self.measure,
+            task.device,
+            task.rows,
+            part=part,
             alone=self._alone(case),
             sensors=self._sensors,
+            # Checking one repeat of a strategy is enough; the first may have failed.
+            first=key[:3] not in self._took,
+            start=so_far.blocks,
+            spent_s=so_far.spent_s,
             tuned=self.store.tuned_file.absolute(),
             **ready._asdict(),
         )
         return job if job.counted else replace(job, counts=None)
 
-    def _blank(self, case: Case, part: Path) -> Job:
-        task = self.task
-        # Checking one repeat of a strategy is enough; the first may have failed.
-        first = key_of(case)[:3] not in self._took
-        return Job(case, self.measure, task.device, task.rows, Path(), part, first=first)
+    def _asked(self, do: Literal["check", "prepare"], cases: Iterable[Case]) -> Block:
+        """Return a block that measures nothing."""
+        part = self.store.parts.absolute() / f"{do}{next(self._asks)}.jsonl"
+        nothing = Ready(Path(), "")
+        return Block(do, tuple(self._job(case, part, nothing) for case in cases))
 
-    def _so_far(self, job: Job) -> SoFar:
-        return self._cases.get(key_of(job.case), SoFar())
-
-    def _continued(self, job: Job) -> Job:
-        """Return the job that continues after the whole blocks of its case."""
-        before = self._so_far(job)
-        return replace(job, start=before.blocks, spent_s=before.spent_s)
-
-    def _measure(self, jobs: Sequence[Job], total: int) -> None:
+    def _measure(self, cases: Sequence[Case], ready: Ready, part: Path) -> None:
         """Measure cases in a process, until each of them has an end.
 
         If the process dies, the case whose turn it was has failed. Another process continues with
         those that had not ended, after their last whole block.
         """
-        while jobs:
-            turn, death = list[str](), "ended without a word"
+        while cases:
+            turn, death = list[str](), None
             try:
-                death = self._measured(jobs, turn, total) or death
+                death = self._measured([self._job(case, part, ready) for case in cases], turn)
             finally:
-                if jobs[0].part.exists():
-                    take_in(self._cases, jobs[0].part)
-            left = [job for job in jobs if self._so_far(job).ended is None]
+                if part.exists():
+                    take_in(self._cases, part)
+            so_far = {case: self._cases.get(key_of(case), SoFar()) for case in cases}
+            left = [case for case, found in so_far.items() if found.ended is None]
             # No case's turn, and no result: another process would fail alike.
-            lost = [job for job in left if job.case.id in turn]
-            lost = lost or (left if len(left) == len(jobs) else [])
+            lost = [case for case in left if case.id in turn]
+            lost = lost or (left if len(left) == len(cases) else [])
             if lost:
-                self._end_all([job.case for job in lost], jobs[0].part, death)
-            part = self.store.new_part()
-            jobs = [self._continued(replace(job, part=part)) for job in left if job not in lost]
+                self._end_all(lost, part, death or "ended without a word")
+            cases, part = [case for case in left if case not in lost], self.store.new_part()
 
     def _end_all(
         self, cases: Iterable[Case], part: Path, reason: str, source: str = CASE_CLOCK
@@ -350,7 +341,7 @@ class Runner:
                 out.end(self.task.rows.of(case), "failed", reason, 0.0, source)
         take_in(self._cases, part)
 
-    def _measured(self, jobs: Sequence[Job], turn: list[str], total: int) -> str | None:
+    def _measured(self, jobs: Sequence[Job], turn: list[str]) -> str | None:
         """Measure in a process; return why it failed. ``turn`` gets the case whose turn was last.
 
         Each round has a server of its own.
@@ -369,14 +360,14 @@ class Runner:
             turn[:] = [record["case"]] if record["case"] in by_id else []
             if turn and (record["case"], record["done"]) != shown:
                 shown = record["case"], record["done"]
-                so_far = self._ended + record["done"] * len(jobs)
-                self.progress.starting(so_far, total, by_id[turn[0]])
+                done = self._ended + record["done"] * len(jobs)
+                self._tell(News(done, self._total, by_id[turn[0]]))
 
         begin = time.monotonic()
-        until = begin + self.left_s()
-        several = self._group if jobs[0].case.workload.gpus > 1 else None
+        until = begin + self._left_s()
         try:
-            jobs = jobs if several is None else [several.begin(jobs[0])]
+            if self._group is not None and jobs[0].case.workload.gpus > 1:
+                jobs = [self._group.begin(jobs[0])]
         except MachineLostError as lost:
             raise RunStopped(str(lost)) from lost
         except RuntimeError as refused:
@@ -387,31 +378,24 @@ class Runner:
         finally:
             self._cases_s -= time.monotonic() - begin
 
-    def _beside(self, name: str) -> Path:
-        """Return the part of a process that measures nothing."""
-        self.store.parts.mkdir(exist_ok=True)
-        return self.store.parts.absolute() / f"{name}.jsonl"
-
     def _calibrated(self) -> SensorChoice | None:
         """Return the GPU's sensors that the cases read, found once per run; ``None``: no GPU."""
         store, case = self.store, self.task.cases[0]
         if self.task.device != "cuda":
             return None
         if not store.calibration_file.exists():
-            self.progress.preparing(case.workload, "calibrating the GPU's sensors", 0.0)
-            block = Block("check", (self._blank(case, self._beside("sensors")),))
+            self._tell(News(0, self._total, case, "calibrating the GPU's sensors"))
+            block = self._asked("check", [case])
             answer = self.engine.ask(block, CALIBRATION_S)
-            records = list(read_part(block.part)) if block.part.exists() else []
-            rows = [*rows_of(records), *rows_of(records, "end")]
+            choice = _no_choice(str(answer.get("failed")))
             if "choice" in answer:
                 choice = CHOICE.validate_python(answer["choice"])
             else:
-                why = str(answer["failed"])
-                columns = (CALIBRATION_STAGE, CASE_METRIC, "s", CASE_CLOCK)
-                rows = [*rows_of(records), self.task.rows.missing(*columns, why, "failed")]
-                choice = _no_choice(why)
+                with closing(PartWriter(block.part)) as out:
+                    out.end(self.task.rows, "failed", str(answer["failed"]), 0.0)
+            records = list(read_part(block.part))
             write_atomically(store.sensors_file, CHOICE.dump_json(choice, indent=2).decode() + "\n")
-            store.keep_calibration(table_of(rows))
+            store.keep_calibration(table_of([*rows_of(records), rows_of(records, "end")[-1]]))
         try:
             return CHOICE.validate_json(read_bytes(store.sensors_file))
         except (OSError, ValidationError) as error:
@@ -427,14 +411,14 @@ class Runner:
         ready = self._ready.get(workload)
         stale = isinstance(ready, Ready) and not ready.identity.startswith(state_of(ready.dataset))
         if ready is None or stale:
-            part = self._beside(f"prepared{self._preparations}")
-            self._preparations += 1
             cases = [case for case in self.task.cases if case.workload == workload]
             paths = {key_of(case)[:3]: case for case in [*cases, *group]}
-            jobs = tuple(self._blank(case, part) for case in paths.values())
-            progress = partial(self.progress.preparing, workload)
+
+            def progress(step: str, fraction: float) -> None:
+                self._tell(News(self._ended, self._total, group[0], step, fraction))
+
             try:
-                ready = self.engine.prepare(Block("prepare", jobs), progress)
+                ready = self.engine.prepare(self._asked("prepare", paths.values()), progress)
             except OSError as error:
                 if not is_disk_full(error):
                     raise

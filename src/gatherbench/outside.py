@@ -24,6 +24,10 @@ _DEEPEST = 50
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 
 
+class InputError(ValueError):
+    """The input of a user is wrong; a command ends with the message and status 2."""
+
+
 def plain(value: object) -> str:
     """Return a value's text as one printable line of up to :data:`LONGEST` characters; idempotent.
 

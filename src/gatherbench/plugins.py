@@ -33,12 +33,12 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from gatherbench.outside import plain, words_of
+from gatherbench.outside import InputError, plain, words_of
 
 T = TypeVar("T")
 
 
-class PluginError(ValueError):
+class PluginError(InputError):
     """An entry of another package cannot be used; the message names the package and the reason."""
 
 

@@ -151,7 +151,7 @@ def shell_run(tiny_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Shel
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run leaves, but for its pictures: they take longer than all the rest."""
-    monkeypatch.setattr("gatherbench.bench.commands.finish.save_all", lambda *_, **__: [])
+    monkeypatch.setattr("gatherbench.bench.commands.execute.save_all", lambda *_, **__: [])
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner, Result
 
 from gatherbench import __version__
-from gatherbench.bench import cli
 from gatherbench.bench.cli import app, main
 from gatherbench.bench.meters import pcie, power
 from gatherbench.bench.meters.nvml_device import NO_GPU_IN_RUN
@@ -321,15 +320,6 @@ def test_output_that_cannot_be_written_is_said_with_exit_status_1(command, as_pr
     assert status == 1
 
 
-def test_an_error_of_a_file_is_not_laid_to_the_output(monkeypatch, as_program):
-    def lost(*_: object, **__: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), "a file")
-
-    monkeypatch.setattr(cli, "app", lost)
-    with pytest.raises(OSError, match="a file"):
-        as_program(io.TextIOWrapper(io.BytesIO()))
-
-
 def another_machine(folder: Path) -> None:
     env = json.loads((folder / "env.json").read_text())
     env["cpu"]["model"] = "Another Processor 9000"
@@ -395,7 +385,7 @@ def test_a_damaged_run_is_refused_alike_by_every_command(copied, tmp_path, damag
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (put("env.json", b"{}"), rf"env\.json: not a machine .*{RESTORE}"),
+        (put("env.json", b"{}"), rf"env\.json: not a run's env .*{RESTORE}"),
         (another_machine, "start a new run"),
         (put("profile.toml", b"["), "predict FOLDER --profile NAME"),
         (put("timeline.parquet", b"PAR1"), r"timeline\.parquet: cannot be read .* or delete it"),

@@ -15,9 +15,9 @@ from tests.bench.observations import is_prediction, rows_of_run
 from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.commands import execute, finish
+from gatherbench.bench.commands import execute
 from gatherbench.bench.commands.common import CALIBRATIONS
-from gatherbench.bench.commands.execute import new_run
+from gatherbench.bench.commands.execute import finish, new_run
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, ProfileError, load_profile
 from gatherbench.bench.read.tables import Run, load_run, run_in
 from gatherbench.bench.run import store as store_module
@@ -41,9 +41,9 @@ def folder(
 @pytest.fixture
 def unreported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without views and report, which take longer than predicting."""
-    monkeypatch.setattr(finish, "views_of", lambda run: [])
-    monkeypatch.setattr(finish, "write_report", lambda run, path, views: path)
-    monkeypatch.setattr(finish, "render_all", lambda run, views: "")
+    monkeypatch.setattr(execute, "views_of", lambda run: [])
+    monkeypatch.setattr(execute, "write_report", lambda run, path, views: path)
+    monkeypatch.setattr(execute, "render_all", lambda run, views: "")
 
 
 def invoke(*arguments: object) -> Any:
@@ -116,8 +116,8 @@ def test_what_cannot_be_predicted_for_changes_nothing(folder):
 
 def test_what_is_shown_is_what_whoever_reads_the_folder_finds(folder, monkeypatch):
     shown: list[Run] = []
-    monkeypatch.setattr(finish, "render_all", lambda run, views: shown.append(run) or "")
-    monkeypatch.setattr(finish, "write_report", lambda run, path, views: path)
+    monkeypatch.setattr(execute, "render_all", lambda run, views: shown.append(run) or "")
+    monkeypatch.setattr(execute, "write_report", lambda run, path, views: path)
     assert invoke(folder, "--profile", "h200-sxm-pcie5-low").exit_code == 0
     found = load_run(folder)
     assert set(found.predicted["machine"]) == {"h200-sxm-pcie5-low"}
@@ -144,8 +144,8 @@ def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder):
     ("where", "name", "status", "remedy"),
     [
         (RunStore, "predict", 1, "cannot write the predictions: .*gatherbench predict FOLDER"),
-        (finish, "write_report", 1, "cannot write the report: .*gatherbench predict FOLDER"),
-        (finish, "save_all", 1, "cannot write the pictures: .*gatherbench predict FOLDER"),
+        (execute, "write_report", 1, "cannot write the report: .*gatherbench predict FOLDER"),
+        (execute, "save_all", 1, "cannot write the pictures: .*gatherbench predict FOLDER"),
         (store_module, "write_atomically", 2, "profile.toml: cannot be written"),
     ],
 )
@@ -166,7 +166,7 @@ def test_what_finds_no_room_says_what_makes_it_and_loses_nothing_else(
         out, err = io.StringIO(), io.StringIO()
         consoles = Console(file=out, width=200), Console(file=err, width=200)
         store = RunStore(folder)
-        assert not finish.finish(run_in(store), store, *consoles)
+        assert not finish(run_in(store), store, *consoles)
         assert "gatherbench run --resume" in err.getvalue()
 
 

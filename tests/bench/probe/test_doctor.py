@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.commands import doctor as command
+from gatherbench.bench.commands import about as command
 from gatherbench.bench.machine.gpus import GpuInfo
 from gatherbench.bench.machine.numa import Topology
 from gatherbench.bench.meters.base import Meter, Window

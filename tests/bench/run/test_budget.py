@@ -19,7 +19,7 @@ from gatherbench.bench.run import runner as runner_module
 from gatherbench.bench.run.engine import TimeUp
 from gatherbench.bench.run.job import Block, Ready
 from gatherbench.bench.run.part import PartWriter
-from gatherbench.bench.run.runner import PreparedRun, Progress, Runner
+from gatherbench.bench.run.runner import News, PreparedRun, Runner
 from gatherbench.bench.run.store import RunStore
 
 from .fakes import WORKLOAD, runner
@@ -242,20 +242,23 @@ def test_a_process_says_how_much_of_its_work_is_done_and_the_runner_passes_it_on
 ):
     """Of two paths with two epochs each half is done behind the first of two blocks."""
     told = list[tuple[float, int, str]]()
-    progress = Progress(starting=lambda n, total, case: told.append((n, total, case.variant)))
     wanted = series(20, 30)
-    run = runner(store, wanted, progress=progress)
+
+    def tell(news: News) -> None:
+        told.append((news.done, news.total, news.case.variant))
+
+    run = runner(store, wanted, tell=tell)
     first, second = (one.id for one in wanted)
 
     def says(_block: Block, _timeout_s: float, hear: Any, **_: Any) -> None:
         for case, done in ((first, 0.0), (second, 0.5), (second, 0.5), (None, 0.5)):
             hear({"kind": "turn", "case": case, "since": 0.0, "before_s": 0.0, "done": done})
 
-    run._ended = 4
+    run._ended, run._total = 4, 8
     ready = Ready(Path("/nowhere"), "-it")
     monkeypatch.setattr(run.engine, "run", says)
-    jobs = [run._job(case, ready, store.new_part()) for case in wanted]
+    jobs = [run._job(case, store.new_part(), ready) for case in wanted]
     turn = list[str]()
-    assert run._measured(jobs, turn, 8) is None
+    assert run._measured(jobs, turn) is None
     assert told == [(4, 8, "20"), (4 + 0.5 * 2, 8, "30")]
     assert turn == [], "it is nobody's by the end"

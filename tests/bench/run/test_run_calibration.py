@@ -89,7 +89,7 @@ def test_ctrl_c_during_the_calibration_leaves_a_run_that_resumes(store, monkeypa
     monkeypatch.setenv("TEST_TRUSTED_SOURCE", "hang")
     # Started in the background, pytest may have inherited a SIGINT that is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    interrupt = once(store.parts, lambda: os.kill(os.getpid(), signal.SIGINT), names="sensors")
+    interrupt = once(store.parts, lambda: os.kill(os.getpid(), signal.SIGINT), names="check")
     with pytest.raises(KeyboardInterrupt), interrupt:
         run(store)
     assert rows_of_run(store) == []

@@ -22,14 +22,13 @@ import pytest
 from rich.console import Console
 from tests.bench.observations import rows_of_run
 
-from gatherbench.bench.commands.execute import execute
-from gatherbench.bench.commands.progress import reporter
+from gatherbench.bench.commands.execute import execute, reporter
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.guards import Terminated
 from gatherbench.bench.run.part import PartWriter, StoreError
 from gatherbench.bench.run.rows import RowMaker
-from gatherbench.bench.run.runner import PreparedRun, Progress, Runner, RunStopped, other_data
+from gatherbench.bench.run.runner import News, PreparedRun, Runner, RunStopped, other_data
 from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.terminal import progress_bar
 
@@ -146,12 +145,12 @@ def test_a_graph_imported_anew_between_two_cases_is_looked_at_again(
     monkeypatch.setenv("TEST_FOLDER", str(folder))
     prepared: list[str] = []
 
-    def anew(number: int, *_: object) -> None:
-        if number == 2:
+    def anew(news: News) -> None:
+        prepared.extend([news.step] * bool(news.step))
+        if news.status and news.done == 2:
             (folder / "spec.json").write_text(content)
 
-    progress = Progress(preparing=lambda _w, what, _f: prepared.append(what), ended=anew)
-    one = runner(store, cases("good", "slow", "last"), progress=progress)
+    one = runner(store, cases("good", "slow", "last"), tell=anew)
     another = content == "another graph"
     assert one.run() == one.unprepared == another
     assert len(prepared) == 1 + another
@@ -187,24 +186,22 @@ def test_a_full_disk_under_the_datasets_stops_the_run_and_it_resumes(store):
 
 
 def test_progress_tells_of_every_case(store):
-    told: list[tuple[str, str]] = []
-    progress = Progress(
-        preparing=lambda w, what, _f: told.append(("prepare", what)),
-        starting=lambda _i, _n, c: told.append(("start", c.variant)),
-        ended=lambda _i, _n, _c, status, _r: told.append(("end", status)),
-    )
-    runner(store, cases("good", "skips"), progress=progress).run()
-    assert told == [
-        ("start", "good"), ("prepare", "drawing"), ("end", "ok"), ("start", "skips"),
-        ("end", "skipped"),
-    ]  # fmt: skip
+    told: list[News] = []
+    runner(store, wanted := cases("good", "skips"), tell=told.append).run()
+    assert [one._replace(total=2) for one in told] == [
+        News(0, 2, wanted[0]),
+        News(0, 2, wanted[0], step="drawing", fraction=0.5),
+        News(1, 2, wanted[0], status="ok"),
+        News(1, 2, wanted[1]),
+        News(2, 2, wanted[1], status="skipped", reason="no GPU here"),
+    ]
 
 
 def test_where_there_is_no_terminal_a_quarter_has_a_line_and_a_reason_one(tmp_path):
     wanted = cases("good", "good", "skips", "skips")
     text = {"name": "mine", "cases": [], "workloads": {WORKLOAD.id: asdict(WORKLOAD)}}
     store, out = RunStore.create(tmp_path, "box", text, {}), Console(file=io.StringIO(), width=200)
-    runner(store, wanted, progress=reporter(progress_bar(out), out)).run()
+    runner(store, wanted, tell=reporter(progress_bar(out), out)).run()
     lines = out.file.getvalue().splitlines()
     (skipped,) = (line for line in lines if "skips" in line)
     assert skipped.endswith("skips r2 skipped no GPU here")
@@ -226,14 +223,14 @@ def test_ctrl_c_keeps_what_had_ended_and_resume_measures_the_rest(store):
     # Started in the background, pytest may have inherited a SIGINT that is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def at_slow(_done: float, _total: int, case: Case) -> None:
-        begun.append(case.variant)
+    def at_slow(news: News) -> None:
+        begun.extend([news.case.variant] * (not news.step + news.status))
         if begun.count("slow") == 2:  # before its process began, and when its turn came
             os.kill(os.getpid(), signal.SIGINT)
 
     begun = list[str]()
     with pytest.raises(KeyboardInterrupt):
-        runner(store, wanted, together=True, progress=Progress(starting=at_slow)).run()
+        runner(store, wanted, together=True, tell=at_slow).run()
     assert outcomes(store) == {"good": ("ok", None)}
     assert pq.read_table(store.folder / "samples.parquet").num_rows == 2
     assert runner(store, wanted, together=True).run() == 0
@@ -259,8 +256,8 @@ def test_sigterm_and_sighup_are_answered_like_an_interrupt(number, store, once):
 def test_what_nohup_started_goes_on_without_its_terminal(store):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        hang_up = Progress(starting=lambda *_: signalled(signal.SIGHUP)())
-        assert runner(store, cases("good"), progress=hang_up).run() == 0
+        wanted = cases("good")
+        assert runner(store, wanted, tell=lambda _: signalled(signal.SIGHUP)()).run() == 0
     finally:
         signal.signal(signal.SIGHUP, before)
     assert outcomes(store) == {"good": ("ok", None)}
@@ -381,7 +378,7 @@ def test_two_runners_on_one_folder_are_refused(store):
         except StoreError as error:
             second.append(error)
 
-    runner(store, cases("good"), progress=Progress(starting=start_another)).run()
+    runner(store, cases("good"), tell=start_another).run()
     assert "another process is running" in str(second[0])
 
 
