@@ -7,6 +7,8 @@ and the number of the signal that ended it: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import io
 import os
 import sys
@@ -54,6 +56,7 @@ def main() -> None:
     # Read when torch is loaded: its store warns of each second of a wait, and of a lost link with
     # a traceback of its own, which our error says in one line.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    atexit.register(gc.freeze)  # else Python looks for garbage among all imports: two seconds
     try:
         app()
     except OSError as error:  # those of files are bad input

@@ -181,24 +181,30 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
     Raises:
         StoreError: another process runs this folder, or the folder cannot be read or written.
     """
+    folder = shlex.quote(str(run.store.folder))
+    again = escape(f"Go on with: gatherbench run --resume {folder}")
+    try:
+        return _executed(run, out, err, budget_s, again)
+    except RunStopped as stop:
+        text = f"[red]stopped:[/] {escape(str(stop))}; every measurement is saved."
+        err.print(f"{text} {again}", soft_wrap=True)
+        return FAILED
+    except KeyboardInterrupt as stop:
+        err.print(f"interrupted; every measurement is saved. {again}", soft_wrap=True)
+        return status_of(stop)
+
+
+def _executed(
+    run: PreparedRun, out: Console, err: Console, budget_s: float | None, again: str
+) -> int:
     _introduce(run, out)
     measure = run.measure
     if budget_s is not None:  # it replaces the plan's
         measure = measure.model_copy(update={"budget_s": 0.0})
     further = StoppingRule(run.cases, measure, logical_cores(run.store.env()))
-    folder = shlex.quote(str(run.store.folder))
-    again = escape(f"Go on with: gatherbench run --resume {folder}")
     with progress_bar(err) as bar:
-        try:
-            runner = Runner(run, reporter(bar, out), budget_s=budget_s, further=further)
-            failed = runner.run()
-        except RunStopped as stop:
-            text = f"[red]stopped:[/] {escape(str(stop))}; every measurement is saved."
-            err.print(f"{text} {again}", soft_wrap=True)
-            return FAILED
-        except KeyboardInterrupt as stop:
-            err.print(f"interrupted; every measurement is saved. {again}", soft_wrap=True)
-            return status_of(stop)
+        runner = Runner(run, reporter(bar, out), budget_s=budget_s, further=further)
+        failed = runner.run()
     ended = run.store.frames().cases["status"].dropna()
     if runner.left:
         time_up = f"{runner.left} of {_cases(len(run.cases))} left"

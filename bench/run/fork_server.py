@@ -27,8 +27,9 @@ from typing import Any, NamedTuple
 
 import psutil
 
-#: How long to wait for a server that was told to end.
-KILL_S = 30.0
+#: How long to wait for servers that were told to end: the next process would run beside what they
+#: run; after Ctrl-C there is no next one.
+KILL_S, INTERRUPT_S = 30.0, 1.0
 #: How long remaining processes of a finished one may take to end, and after they have been killed.
 GRACE_S, _KILLED_S = 5.0, 10.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -68,11 +69,12 @@ def serve_requests(work: Callable[[Any], None]) -> None:
             _, status = os.waitpid(child, 0)
             _end_children(GRACE_S)
             client.send(os.waitstatus_to_exitcode(status))
-    except (EOFError, ConnectionError):
-        return
+    except (EOFError, ConnectionError, SystemExit):
+        pass
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _end_children(0.0)
+    os._exit(0)  # at once: Python would first destroy what was imported
 
 
 def _end_children(grace_s: float) -> None:
@@ -158,6 +160,9 @@ class ForkServer:
             with contextlib.suppress(OSError):  # there will be no answer
                 server.pipe.send((job, str(log)))
             wait(server)
+        except KeyboardInterrupt:
+            self.close(INTERRUPT_S)
+            raise
         except BaseException:
             self.renew()
             raise
@@ -204,26 +209,30 @@ class ForkServer:
             Its exit status, 0 without a server.
         """
         server, self._server = self._server, None
-        return 0 if server is None else server.end()
+        return 0 if server is None else _end([server], KILL_S)
 
-    def close(self) -> None:
+    def close(self, patience_s: float = KILL_S) -> None:
         """End all servers."""
-        self.renew()
-        while self._waiting:
-            self._waiting.pop().end()
+        servers, self._server, self._waiting = [self._server, *self._waiting], None, []
+        _end([server for server in servers if server is not None], patience_s)
 
 
 class _Server(NamedTuple):
     process: subprocess.Popen[bytes]
     pipe: Connection
 
-    def end(self) -> int:
-        """End it, and all that it runs; return its exit status."""
-        self.pipe.close()
-        if self.process.poll() is None:
-            self.process.terminate()
+
+def _end(servers: list[_Server], patience_s: float) -> int:
+    """End servers, and all that they run; return the exit status of the last."""
+    for server in servers:
+        server.pipe.close()
+        if server.process.poll() is None:
+            server.process.terminate()
+    status, until = 0, time.monotonic() + patience_s
+    for server in servers:
         with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver may keep it alive
-            self.process.wait(KILL_S)
+            server.process.wait(max(0.0, until - time.monotonic()))
         with contextlib.suppress(ProcessLookupError):  # all have ended
-            os.killpg(self.process.pid, signal.SIGKILL)
-        return self.process.wait()
+            os.killpg(server.process.pid, signal.SIGKILL)
+        status = server.process.wait()
+    return status

@@ -179,15 +179,9 @@ class Runner:
         """
         folder = self.store.folder
         with only_one(folder), terminate_as_interrupt(), _written_to(folder):
-            try:
-                with contextlib.suppress(TimeUp):  # ``left`` counts the missing ones
-                    self._run_missing()
-            except BaseException:
-                with contextlib.suppress(OSError):  # a full disk has its own message
-                    self.store.end(judged(self._frames), finished=False)
-                raise
-            finally:
-                self.engine.close()
+            # Ctrl-C leaves the parts to the reader, as a kill does: to write tables takes a second.
+            with closing(self.engine), contextlib.suppress(TimeUp):  # ``left`` counts the missing
+                self._run_missing()
             frames = judged(self._frames)
             self.store.end(frames, finished=not self.left)
             return int((frames.cases["status"] == "failed").sum())

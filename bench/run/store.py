@@ -3,7 +3,7 @@
 Each process of a run writes its measurements, as it makes them, into a *part* of its own
 (:mod:`gatherbench.bench.run.part`). The run is its parts: a reader reads them before it has ended.
 When it ends, or its time is up, the tables are written from them, each as a whole; once
-all cases are measured the parts are deleted.
+all cases are measured the parts are deleted. A run that is stopped leaves its parts.
 
     plan.json          the resolved plan: every workload and every case
     env.json           the machine, and when the run began
@@ -25,11 +25,12 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import pyarrow as pa
@@ -50,6 +51,7 @@ from gatherbench.bench.run.rows import HEADER, Row, table_of
 from gatherbench.datasets.files import discard, replacing
 from gatherbench.outside import open_file, read_bytes, read_json
 
+_T = TypeVar("_T")
 _KINDS = {
     **dict.fromkeys(("repeat", "epoch", "batch"), "int32"),
     **dict.fromkeys(("value_s", "time_s", "value"), "float64"),
@@ -139,18 +141,25 @@ class RunStore:
         Raises:
             StoreError: a file cannot be read, or is not a run's.
         """
+        return self._unchanged(self._frames)
+
+    def _frames(self) -> Frames:
+        cases = self.so_far()
+        frames = read_frames(self.folder, cases)
+        if not cases:
+            return frames
+        rows = chain.from_iterable(case.rows for case in cases.values())
+        return frames_of(rows, frames.without(cases))
+
+    def _unchanged(self, read: Callable[[], _T]) -> _T:
+        """Return what is read; again if that fails and a file has changed, as when the run ends."""
         mark = None
         while True:
             before, mark = mark, self._mark()
             try:
-                cases = self.so_far()
-                frames = read_frames(self.folder, cases)
-                if not cases:
-                    return frames
-                rows = chain.from_iterable(case.rows for case in cases.values())
-                return frames_of(rows, frames.without(cases))
+                return read()
             except StoreError:
-                if mark == before:  # otherwise a file may have changed during the read: read again
+                if mark == before:
                     raise
 
     def _mark(self) -> object:
@@ -176,29 +185,36 @@ class RunStore:
             table.to_csv(temporary, index=False, lineterminator="\n")
 
     def _list(self, kind: str) -> pd.DataFrame:
-        """Read a table of :data:`LISTS`; an empty one if there is no file."""
+        """Read a table of :data:`LISTS`; the parts' records replace a case's older ones."""
         path, columns = self.folder / f"{kind}.parquet", LISTS[kind]
-        if not path.exists():
-            return pd.DataFrame(columns=list(columns))
+        before = pd.DataFrame(columns=list(columns))
         try:
-            with open_file(path) as file:
-                table = pd.read_parquet(file)
-            if missing := set(columns) - set(table.columns):
+            if path.exists():
+                with open_file(path) as file:
+                    before = pd.read_parquet(file)
+            if missing := set(columns) - set(before.columns):
                 raise ValueError(f"it has no column {min(missing)!r}")
         except (OSError, ValueError, pa.ArrowException) as error:
             raise StoreError(
                 f"{path}: cannot be read ({error}); put a whole copy of it there, or delete it: the"
                 " rows are read without it"
             ) from error
-        return table
+        records = [r for part in self._parts() for r in counted(part) if r["kind"] == kind]
+        if not records:
+            return before
+        tables = [pd.DataFrame({name: record[name] for name in columns}) for record in records]
+        table = pd.concat(tables, ignore_index=True)
+        kept = before[~among(before, set(ids_in(table)))]
+        table = pd.concat([kept, table]) if len(kept) else table
+        return table.astype({name: _KINDS.get(name, "str") for name in columns})
 
     def samples(self) -> pd.DataFrame:
-        """Return seconds of each stage of each minibatch (:data:`LISTS`); none of parts."""
-        return self._list("samples")
+        """Return seconds of each stage of each minibatch (:data:`LISTS`)."""
+        return self._unchanged(partial(self._list, "samples"))
 
     def timeline(self) -> pd.DataFrame:
-        """Return values polled during epochs (:data:`LISTS`); none of parts."""
-        return self._list("timeline")
+        """Return values polled during epochs (:data:`LISTS`)."""
+        return self._unchanged(partial(self._list, "timeline"))
 
     def predict(self, rows: Iterable[Row]) -> None:
         """Write the tables anew with these predictions in place of earlier ones."""
@@ -210,15 +226,9 @@ class RunStore:
         if not self.parts.is_dir():
             return
         frames.write(self.folder)
-        for kind, columns in LISTS.items():
-            records = [r for part in self._parts() for r in counted(part) if r["kind"] == kind]
-            if not records:
+        for kind in LISTS:
+            if (table := self._list(kind)).empty:
                 continue
-            tables = [pd.DataFrame({name: record[name] for name in columns}) for record in records]
-            table = pd.concat(tables, ignore_index=True)
-            before = self._list(kind)  # other cases of an older one stay in it
-            table = pd.concat([before[~among(before, set(ids_in(table)))], table])
-            table = table.astype({name: _KINDS.get(name, "str") for name in columns})
             with replacing(self.folder / f"{kind}.parquet") as temporary:
                 table.to_parquet(temporary, compression="zstd", index=False)
         if finished:  # all at once: the records of parts that remain would replace full cases

@@ -3,6 +3,7 @@
 import builtins
 import contextlib
 import errno
+import gc
 import io
 import json
 import os
@@ -104,6 +105,14 @@ def test_a_check_is_read_by_programs(monkeypatch):
     assert [(line["strategy"], line["verdict"], line["reason"]) for line in lines] == [
         ("disk_mmap", "ok", "")
     ] * len(lines)
+
+
+def test_the_end_of_a_command_looks_for_no_garbage(monkeypatch):
+    """Among all imports that takes seconds, which Ctrl-C has not."""
+    monkeypatch.setattr(sys, "argv", ["gatherbench", "--version"])
+    with mock.patch("atexit.register") as register, pytest.raises(SystemExit):
+        main()
+    register.assert_called_once_with(gc.freeze)
 
 
 def test_help_is_short_to_type():

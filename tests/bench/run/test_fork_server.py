@@ -152,6 +152,29 @@ def test_one_that_no_signal_ends_does_not_hold_up_the_next(server, log, monkeypa
     assert run(server, "pass", log) == 0
 
 
+def test_ctrl_c_waits_for_no_grace_and_ends_all_servers_at_once(log, monkeypatch):
+    """Each gets what a hung driver may need only when another process is to run after it."""
+    several = ForkServer((sys.executable, "-c", SERVER), os.environ, servers=3)
+    wait, waits = subprocess.Popen.wait, list[float | None]()
+
+    def counted(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        waits.append(timeout)
+        return wait(process, timeout)
+
+    def interrupt() -> None:
+        if log.read_text().endswith("\n"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "wait", counted)
+    code = f"import os; print(os.getppid(), os.getpid(), flush=True); {FOREVER}"
+    with pytest.raises(KeyboardInterrupt):
+        run(several, code, log, look=interrupt)
+    assert not any(psutil.pid_exists(int(word)) for word in log.read_text().split())
+    graces = [seconds for seconds in waits if seconds is not None]
+    assert len(graces) == 3, "one a server, and all within the same second"
+    assert max(graces) <= server_module.INTERRUPT_S < server_module.KILL_S
+
+
 def test_a_server_that_died_takes_its_process_along_and_is_replaced(server, log):
     code = f"import os, signal; os.kill(os.getppid(), signal.SIGKILL); {FOREVER}"
     assert run(server, code, log) == -signal.SIGKILL
