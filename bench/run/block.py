@@ -60,12 +60,18 @@ def measure_block(
         Exception: the disk is full, or something that the cases share is unavailable.
     """
     begin, began = time.perf_counter(), time.time()
-    first = block.jobs[0]
+    first, done = block.jobs[0], 0
     draw = random.Random(f"0 {first.case.workload.id} {first.case.repeat}")
     session = Session(first, table, group)
     work = sum(_OPENS + job.measure.epochs - job.start + _ENDS for job in block.jobs)
-    progress = _Progress(out, work)
-    paths = [_OpenPath(job, session, progress) for job in block.jobs]
+
+    def say(case: str | None = None, before_s: float = 0.0, did: int = 0) -> None:
+        nonlocal done
+        done += did
+        share, now = done / work, time.monotonic()
+        out.write("turn", case=case, since=now, before_s=before_s, done=share)
+
+    paths = [_OpenPath(job, session, out, say) for job in block.jobs]
     for path in paths:
         if not path.job.alone:
             source = "time.time; its paths took turns, from this epoch on"
@@ -131,30 +137,20 @@ def _opened(waiting: Sequence[_OpenPath]) -> tuple[list[_OpenPath], list[_OpenPa
     return opened, later
 
 
-class _Progress:
-    """Reports which case is running, and how much of all the work is done, in epochs."""
-
-    def __init__(self, out: PartWriter, work: int) -> None:
-        self.out, self._work, self._done = out, work, 0
-
-    def say(self, case: str | None = None, before_s: float = 0.0, did: int = 0) -> None:
-        """Report so many epochs more as done, and the turn of a case (``None``: of none).
-
-        Args:
-            before_s: the seconds that the case has had in this process.
-        """
-        self._done += did
-        since, done = time.monotonic(), self._done / self._work
-        self.out.write("turn", case=case, since=since, before_s=before_s, done=done)
-
-
 class _OpenPath:
-    """A case that takes turns, with the time that it has had and whether it has ended."""
+    """A case that takes turns, with the time that it has had and whether it has ended.
 
-    def __init__(self, job: Job, session: Session, progress: _Progress) -> None:
-        self.job, self.case = job, MeasuredCase(job, progress.out, session)
+    Args:
+        say: reports the turn of a case (by default of none), the seconds that it has had in this
+            process, and how many epochs more are done.
+    """
+
+    def __init__(
+        self, job: Job, session: Session, out: PartWriter, say: Callable[..., None]
+    ) -> None:
+        self.job, self.case = job, MeasuredCase(job, out, session)
         self.spent_s, self.over, self.failed = job.spent_s, False, False
-        self._progress, self._session = progress, session
+        self._session, self._out, self._say = session, out, say
 
     def fits(self) -> bool:
         """Return whether there is room for it with the paths that are open."""
@@ -180,7 +176,7 @@ class _OpenPath:
         """
         if self.over:
             return
-        self._progress.say(self.job.case.id, self.spent_s - self.job.spent_s)
+        self._say(self.job.case.id, self.spent_s - self.job.spent_s)
         begin = time.perf_counter()
 
         def guarded() -> str | None:
@@ -200,8 +196,8 @@ class _OpenPath:
                     torch.cuda.synchronize()
                 except Exception as error:  # it persists in this process
                     raise SystemExit(1) from error
-        self._progress.say(did=epochs)
+        self._say(did=epochs)
 
     def end(self, status: str, reason: str | None) -> None:
         self.over, self.failed = True, status == "failed"
-        self._progress.out.end(self.job.rows, status, reason, self.spent_s)
+        self._out.end(self.job.rows, status, reason, self.spent_s)

@@ -102,6 +102,7 @@ def _work(work: Callable[[Any], None], job: Any, log: str) -> int:
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    code = 1
     try:
         work(job)
         code = 0
@@ -109,7 +110,6 @@ def _work(work: Callable[[Any], None], job: Any, log: str) -> int:
         code = ended.code if isinstance(ended.code, int) else 1
     except BaseException:
         traceback.print_exc()
-        code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     return code

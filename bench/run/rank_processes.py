@@ -88,29 +88,19 @@ def _measured(job: Job, out: PartWriter) -> str | None:
     # A fork cannot use managed memory: each rank loads its own.
     table = None if kind == "managed" else load_table(open_dataset(job.dataset), kind)
     use_one_network(job.meeting)
-    problems = _launched(job, table)
-    if job.meeting is None or job.meeting.machine == 0:
-        problems += collect_parts(job.meeting, job.part) if job.meeting is not None else []
+    args, problems = (job, table, os.getpid()), list[str]()
+    try:
+        start_processes(_one_rank, args, here, start_method="fork")  # type: ignore[no-untyped-call]
+    except ProcessExitedException as error:  # the others would wait for it, and were ended
+        if error.signal_name is not None:
+            problems = [f"rank {job.here[error.error_index]} was killed by {error.signal_name}"]
+    if job.meeting is not None and not job.meeting.machine:
+        problems += collect_parts(job.meeting, job.part)
+    if job.meeting is None or not job.meeting.machine:
         return _fold(job, problems, out)
     if problems:
         raise RankError("; ".join(problems))
     return None
-
-
-def _launched(job: Job, table: Table | None) -> list[str]:
-    """Start the ranks and wait until all have ended; return which of them was killed.
-
-    If one fails, the others would wait for it, and are ended.
-    """
-    args = job, table, os.getpid()
-    try:
-        start_processes(  # type: ignore[no-untyped-call]
-            _one_rank, args, len(job.here), start_method="fork"
-        )
-    except ProcessExitedException as error:
-        if error.signal_name is not None:
-            return [f"rank {job.here[error.error_index]} was killed by {error.signal_name}"]
-    return []
 
 
 def _one_rank(local: int, job: Job, table: Table | None, parent: int) -> None:

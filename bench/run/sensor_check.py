@@ -8,7 +8,7 @@ run without a GPU has neither.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -20,7 +20,7 @@ from gatherbench.bench.meters.nvml_device import (
     uuids_of,
 )
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuPowerMeter
-from gatherbench.bench.meters.trust import Comparison, calibrate, choose
+from gatherbench.bench.meters.trust import calibrate, choose
 from gatherbench.bench.run.job import CHOICE, Job, outcome
 from gatherbench.bench.run.part import CALIBRATION_STAGE as STAGE
 from gatherbench.bench.run.part import PartWriter
@@ -74,71 +74,54 @@ class PinnedCopier:
 
 def check_sensors(job: Job, out: PartWriter) -> None:
     """Calibrate the GPU's sensors for the run; the answer names those to trust."""
-    begin, choice = time.monotonic(), SensorChoice()
+    begin, choices = time.monotonic(), list[SensorChoice]()
 
     def work() -> None:
-        nonlocal choice
-        choice = calibrate_gpu(job.run, out.row)
+        choices.append(calibrate_gpu(job.run, out.row))
 
     status, reason = outcome(work)
     if reason is not None:
-        choice = SensorChoice(None, Reason("failed", f"the calibration ended with {reason}"))
+        choices = [SensorChoice(None, Reason("failed", f"the calibration ended with {reason}"))]
     out.end(job.run, status, reason, time.monotonic() - begin)
-    out.write("answer", choice=CHOICE.dump_python(choice, mode="json"))
+    out.write("answer", choice=CHOICE.dump_python(choices[0], mode="json"))
 
 
-def calibrate_gpu(
-    make: RowMaker, emit: Callable[[Row], None], idle_s: float | None = None
-) -> SensorChoice:
-    """Calibrate the current GPU; rows go to ``emit`` as they are known.
-
-    Args:
-        make, emit: make a row, and receive it.
-        idle_s: how long the idle GPU is observed (``None``: :data:`IDLE_S`).
-    """
+def calibrate_gpu(make: RowMaker, emit: Callable[[Row], None]) -> SensorChoice:
+    """Calibrate the current GPU; rows go to ``emit`` as they are known."""
     device = torch.device("cuda", torch.cuda.current_device())
     torch.zeros(1, device=device)  # opens the context: the idle process is then ready to train
     torch.cuda.synchronize(device)
     time.sleep(SETTLE_S)
     uuids = torch_gpu_uuids(device)
-    gpu = GpuUnderTest(uuids, SensorChoice())
-    for seen in idle_power(gpu, IDLE_S if idle_s is None else idle_s):
+    for seen in idle_power(GpuUnderTest(uuids, SensorChoice())):
         emit(row_of(seen, make, STAGE))
     comparisons = calibrate(uuids, PinnedCopier(device, COPY_MIB << 20), COPY_S)
-    for row in compared(comparisons, make):
-        emit(row)
-    return choose(comparisons)
+    copies = f"bytes counted for each byte copied, copies of {COPY_MIB} MiB of pinned memory"
+    for comparison in comparisons:
+        columns, ratio = (STAGE, f"pcie_{comparison.direction}_ratio", "1"), comparison.ratio
+        source = f"{COUNTERS}: {copies}"
+        if isinstance(ratio, Reason):
+            emit(make.missing(*columns, source, ratio))
+        else:
+            trust = "trusted" if comparison.trusted else "untrusted"
+            emit(make.ok(*columns, ratio, f"{source}; {trust}"))
+    choice, columns = choose(comparisons), (STAGE, "pcie_trusted", "1")
+    if choice.pcie_reason is None:
+        emit(make.ok(*columns, 1.0, f"{choice.pcie} is read by all cases"))
+    else:
+        emit(make.missing(*columns, "calibration", choice.pcie_reason))
+    return choice
 
 
-def idle_power(gpu: GpuUnderTest, seconds: float) -> Iterator[Reading]:
-    """Yield the GPU's power while a process holds it and does nothing, over ``seconds``."""
+def idle_power(gpu: GpuUnderTest) -> Iterator[Reading]:
+    """Yield the GPU's power while a process holds it and does nothing, over :data:`IDLE_S`."""
     meter = GpuPowerMeter(gpu)
     meter.begin()
     begin = time.monotonic()
-    time.sleep(seconds)
+    time.sleep(IDLE_S)
     length_s = time.monotonic() - begin
     for seen in closed(meter):
         if seen.metric == "gpu_energy":
             watts = None if seen.value is None else seen.value / length_s
             source = f"{seen.source} over {length_s:.1f} s, idle, with an open CUDA context"
             yield Reading("idle_power", "W", watts, source, seen.reason)
-
-
-def compared(comparisons: Sequence[Comparison], make: RowMaker) -> Iterator[Row]:
-    """Yield the ratio of every comparison with the known copies, and the source that cases read."""
-    for comparison in comparisons:
-        metric, ratio = f"pcie_{comparison.direction}_ratio", comparison.ratio
-        source = (
-            f"{COUNTERS}: bytes counted for each byte copied, copies of {COPY_MIB} MiB of"
-            " pinned memory"
-        )
-        if isinstance(ratio, Reason):
-            yield make.missing(STAGE, metric, "1", source, ratio)
-        else:
-            trust = "trusted" if comparison.trusted else "untrusted"
-            yield make.ok(STAGE, metric, "1", ratio, f"{source}; {trust}")
-    choice = choose(comparisons)
-    if choice.pcie_reason is None:
-        yield make.ok(STAGE, "pcie_trusted", "1", 1.0, f"{choice.pcie} is read by all cases")
-    else:
-        yield make.missing(STAGE, "pcie_trusted", "1", "calibration", choice.pcie_reason)

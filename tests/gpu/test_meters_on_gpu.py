@@ -10,6 +10,7 @@ from gatherbench.bench.meters.nvml_device import GpuUnderTest, NvmlDevice, Senso
 from gatherbench.bench.meters.pcie import PcieMeter
 from gatherbench.bench.meters.power import GpuPowerMeter
 from gatherbench.bench.meters.trust import TRUSTED
+from gatherbench.bench.run import sensor_check
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.sensor_check import PinnedCopier, calibrate_gpu, torch_gpu_uuids
 from gatherbench.reason import SensorUnavailableError
@@ -27,10 +28,11 @@ def test_nvml_knows_torchs_gpu_by_its_uuid():
     assert 1e8 < rate < 1e13
 
 
-def test_the_trusted_source_counts_a_known_copy():
+def test_the_trusted_source_counts_a_known_copy(monkeypatch):
+    monkeypatch.setattr(sensor_check, "IDLE_S", 0.0)
     rows: list[Row] = []
     make = RowMaker("test", "", "", "cuda")
-    choice = calibrate_gpu(make, rows.append, idle_s=0.0)
+    choice = calibrate_gpu(make, rows.append)
     assert "pcie_trusted" in {r.metric for r in rows}
     if choice.pcie is None:
         pytest.skip(str(choice.pcie_reason))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.multiprocessing.spawn import ProcessExitedException
 
 from gatherbench.bench.run import rank_processes as ranks_module
 from gatherbench.bench.run.job import Block, Job
@@ -24,10 +25,11 @@ def job(make_job: Any) -> Job:
     return replace(job, case=replace(job.case, workload=workload))
 
 
-def launched(monkeypatch: pytest.MonkeyPatch, *statuses: str, killed: tuple[str, ...] = ()) -> None:
+def launched(monkeypatch: pytest.MonkeyPatch, *statuses: str, killed: int | None = None) -> None:
     """Have the ranks write their parts: rank ``r`` takes ``r + 1`` s for epoch 0; ends so."""
 
-    def write(job: Job, _table: object) -> list[str]:
+    def write(_work: object, args: Any, *_: object, **__: object) -> None:
+        job: Job = args[0]
         folder = ranks_folder(job.part)
         for rank, status in enumerate(statuses):
             with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
@@ -36,9 +38,10 @@ def launched(monkeypatch: pytest.MonkeyPatch, *statuses: str, killed: tuple[str,
                 out.samples(job.case, 0, "train", [float(rank)])
                 if status:
                     out.end(make, status, None if status == "ok" else f"it is {status}", 1.0)
-        return list(killed)
+        if killed is not None:
+            raise ProcessExitedException("", killed, 1, exit_code=-9, signal_name="SIGKILL")
 
-    monkeypatch.setattr(ranks_module, "_launched", write)
+    monkeypatch.setattr(ranks_module, "start_processes", write)
     monkeypatch.setattr(ranks_module, "use_one_network", lambda _: None)
 
 
@@ -67,12 +70,12 @@ def test_samples_are_the_slowest_ranks_and_no_part_is_left(job, monkeypatch):
 @pytest.mark.parametrize(
     ("statuses", "killed", "said"),
     [
-        (("ok", ""), (), "rank 1 ended without a word"),
-        (("", ""), (), "rank 0, 1 ended without a word"),
-        (("ok",), (), "rank 1 ended without a word"),
-        (("failed", "failed"), (), "rank 0: it is failed"),  # the first to fail
-        (("failed", ""), (), "rank 0: it is failed; rank 1 said nothing"),
-        (("failed", ""), ("rank 1 was killed by SIGKILL",), "rank 1 was killed by SIGKILL"),
+        (("ok", ""), None, "rank 1 ended without a word"),
+        (("", ""), None, "rank 0, 1 ended without a word"),
+        (("ok",), None, "rank 1 ended without a word"),
+        (("failed", "failed"), None, "rank 0: it is failed"),  # the first to fail
+        (("failed", ""), None, "rank 0: it is failed; rank 1 said nothing"),
+        (("failed", ""), 1, "rank 1 was killed by SIGKILL"),
     ],
 )
 def test_a_case_fails_with_its_ranks_and_no_part_is_left(job, statuses, killed, said, monkeypatch):
