@@ -12,10 +12,14 @@ Tensors are moved by their storage: views of one are stored once, and keep their
 
 from __future__ import annotations
 
+import mmap
+import os
+import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,12 +33,13 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
-from gatherbench.bench.neighbours.pieces import LostActivationsError, PieceFile, Pool, host_piece
 from gatherbench.bench.plan.doors import AroundStep
-from gatherbench.bench.run.step_context import NOTHING_AROUND, StepContext
+from gatherbench.bench.run.models import NOTHING_AROUND, StepContext
 
 #: Tensors that are fetched ahead of the backward pass; and threads each way.
 AHEAD, THREADS = 2, 2
+#: Direct writes are of whole blocks, from memory that begins at a page.
+BLOCK = 4096
 #: The counts: unit, and source of the number.
 MOVED = {
     "out": ("B", "storages handed to the threads that store them"),
@@ -75,6 +80,76 @@ class ToDisk(ToHost):
 
     def open(self, model: nn.Module, device: torch.device, folder: Path) -> StepContext:
         return Offload(device, self.smallest, folder)
+
+
+class LostActivationsError(RuntimeError):
+    """A saved tensor could not be stored or brought back: the case cannot continue."""
+
+
+class Pool:
+    """Pieces of a power of two of blocks (buffers, or places in a file), reused once given back."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self._make, self._lock = make, threading.Lock()
+        self._free: dict[int, list[Any]] = defaultdict(list)
+        self.made_bytes = 0
+
+    def take(self, nbytes: int) -> Any:
+        """Return a free piece of at least ``nbytes``, or make one."""
+        size = piece_bytes(nbytes)
+        with self._lock:
+            if self._free[size]:
+                return self._free[size].pop()
+            self.made_bytes += size
+            return self._make(size)
+
+    def give(self, nbytes: int, piece: Any) -> None:
+        with self._lock:
+            self._free[piece_bytes(nbytes)].append(piece)
+
+
+def piece_bytes(nbytes: int) -> int:
+    return max(BLOCK, 1 << (nbytes - 1).bit_length())
+
+
+def host_piece(size: int, *, pinned: bool) -> Tensor:
+    """Return a buffer, uint8 ``[size]``, that begins at a page."""
+    if pinned:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
+
+
+class PieceFile:
+    """A file without a name, past the page cache; the system frees it however the process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix="activations-", dir=folder) as file:
+            try:
+                self._fd = os.open(file.name, os.O_RDWR | os.O_DIRECT)
+            except OSError as error:
+                text = f"{folder} takes no direct writes (O_DIRECT), so its disk cannot be measured"
+                raise LostActivationsError(f"{text}: {error.strerror}") from None
+        self.places = Pool(lambda size: self.places.made_bytes - size)  # appends to the file
+        self.close = weakref.finalize(self, os.close, self._fd)
+
+    def write(self, piece: Tensor, nbytes: int) -> int:
+        """Write the first ``nbytes`` of a buffer to the file; return their place in it."""
+        place: int = self.places.take(nbytes)
+        self._move(os.pwritev, piece, nbytes, place)
+        return place
+
+    def read(self, piece: Tensor, nbytes: int, place: int) -> None:
+        self._move(os.preadv, piece, nbytes, place)
+
+    def _move(self, call: Callable[..., int], piece: Tensor, nbytes: int, place: int) -> None:
+        """Move ``nbytes``, by whole blocks, in as many calls as it takes; else ``OSError``."""
+        wanted, moved = -(-nbytes // BLOCK) * BLOCK, 0
+        while moved < wanted:
+            count = call(self._fd, [piece.numpy().data[moved:wanted]], place + moved)
+            if count <= 0:
+                raise OSError(0, f"{moved} of {wanted} B were moved and no more")
+            moved += count
 
 
 @dataclass(eq=False)
@@ -167,20 +242,15 @@ class Offload(StepContext):
             return tensor
         key = StorageWeakRef(storage), tensor._version  # type: ignore[no-untyped-call]
         if (saved := self._known.get(key)) is None:
-            saved = self._known[key] = self._begin(tensor, storage)
+            memory = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+            number, nbytes = len(self._order), storage.nbytes()
+            saved = _Saved(memory, nbytes, number, tensor.detach(), key[1], self._event())
+            self._known[key] = saved
+            self._order.append(weakref.ref(saved))
+            self._tally["out"] += nbytes
+            # A queue entry must not keep it in memory after the step has released it.
+            saved.stored = self._out.submit(self._store, self._order[-1])
         return saved, tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()
-
-    def _begin(self, tensor: Tensor, storage: torch.UntypedStorage) -> _Saved:
-        """Start storing it in a thread."""
-        memory = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-        number, nbytes = len(self._order), storage.nbytes()
-        source, version = tensor.detach(), tensor._version
-        saved = _Saved(memory, nbytes, number, source, version, self._event())
-        self._order.append(weakref.ref(saved))
-        self._tally["out"] += nbytes
-        # A queue entry must not keep it in memory after the step has released it.
-        saved.stored = self._out.submit(self._store, self._order[-1])
-        return saved
 
     def _store(self, reference: weakref.ref[_Saved]) -> None:
         """Copy it to a buffer, and from there to the file; then release the memory."""

@@ -63,7 +63,7 @@ class AroundStep(ABC):
 
     @abstractmethod
     def open(self, model: nn.Module, device: torch.device, folder: Path) -> Any:
-        """Return a :class:`~gatherbench.bench.run.step_context.StepContext` for a model's steps.
+        """Return a :class:`~gatherbench.bench.run.models.StepContext` for a model's steps.
 
         Args:
             model: its layers may be changed.

@@ -46,7 +46,6 @@ from gatherbench.bench.run.models import to_device
 from gatherbench.bench.run.part import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.rows import SET, Row, RowMaker
 from gatherbench.bench.run.session import Session
-from gatherbench.bench.run.step_context import counted_rows
 from gatherbench.bench.run.table import dropped
 from gatherbench.bench.run.tuned import tuned_once
 from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of, row_of
@@ -293,12 +292,12 @@ class MeasuredCase(ExitStack):
     def _measure(self, number: int, chosen: int) -> None:
         """Run an epoch with the meters open, and write the results."""
         case, out, epochs = self.job.case, self._out, self._session.epochs
-        recorder, around = self._session.recorder, self.trainer.around
+        recorder = self._session.recorder
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
         spots = self._checker.spots(epochs.batches, f"in epoch {number}")
         batches = epochs.measured(chosen)
         epochs.waited_s()  # discards the waits of epochs that are not measured
-        around.counts()
+        self.trainer.around.counts()
         with spots as watch, recorder:
             times = self._epoch(batches, watch)
         source = "which epoch of the workload its minibatches were drawn for"
@@ -308,7 +307,6 @@ class MeasuredCase(ExitStack):
         for stage, seconds in times.stages.items():
             out.samples(case, number, stage, seconds)
         out.rows(self._path_rows(before, slow, number))
-        out.rows(counted_rows(self._make, around, number))
         for reading in recorder.readings:
             out.row(row_of(reading, self._make, "epoch", number))
             if reading.series:
@@ -345,10 +343,14 @@ class MeasuredCase(ExitStack):
     def _path_rows(
         self, before: Mapping[str, float], slow: NDArray[np.int64] | None, epoch: int
     ) -> Iterator[Row]:
-        """Yield the path's own counts in an epoch that began with ``before`` and ``slow``."""
+        """Yield the counts of path and step in an epoch that began with ``before`` and ``slow``."""
         for name, count in self.fetcher.counts().items():
             unit, source = COUNTS[name]
             yield self._make.ok("fetch", name, unit, count - before[name], source, epoch)
+        around = self.trainer.around
+        for name, count in around.counts().items():
+            unit, source = around.columns[name]
+            yield self._make.ok("around_step", name, unit, count, source, epoch)
         after = self.fetcher.latencies()
         if slow is not None and after is not None:
             for metric, seconds in latencies_of(after - slow):

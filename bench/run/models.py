@@ -1,4 +1,4 @@
-"""The models that are trained on the fetched rows: GraphSAGE and GAT of PyG's own layers, an MLP.
+"""Models (GraphSAGE and GAT of PyG's own layers, an MLP), and what trains them on fetched rows.
 
 A plan may name a class of your own instead
 (:func:`gatherbench.bench.plan.doors.own_model`). All run on message-flow blocks: layer ``k``
@@ -12,8 +12,9 @@ import copy
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 from unittest import mock
 
 import torch
@@ -24,8 +25,8 @@ from torch_geometric.nn import GATConv, SAGEConv
 from gatherbench.bench.plan.doors import MODELS, RELATIONS, is_relational, own_model
 from gatherbench.bench.plan.workload import GRAPHLESS, Workload
 from gatherbench.bench.run.group import ALONE, Alone
+from gatherbench.bench.run.part import CHECK_STAGE
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.step_context import NOTHING_AROUND, StepContext, gradient_row
 from gatherbench.bench.run.training_cost import GAT_HEADS
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.sampler import Tally
@@ -35,6 +36,9 @@ from gatherbench.bench.sampling.sampler import Tally
 DROPOUT = 0.5
 LEARNING_RATE = 0.003
 
+#: A GPU adds up in any order: there even the gradients of two equal steps differ.
+_ANY_ORDER = "not_applicable: a GPU adds up in any order, and gradients differ from step to step"
+_SAME = "gradients of a step, beside those of one with nothing around it, bit for bit"
 #: Returns rows and minibatch of a step, on the device.
 Fetched: TypeAlias = Callable[[], tuple[Tensor, MiniBatch]]
 
@@ -110,6 +114,31 @@ def _built(workload: Workload, in_dim: int, num_classes: int, relations: int) ->
     *inner, last = [in_dim, *[hidden * GAT_HEADS] * (layers - 1)]
     convs = [GATConv((wide, wide), hidden, heads=GAT_HEADS) for wide in inner]
     return BlockGNN([*convs, GATConv((last, last), num_classes, heads=1)])
+
+
+class WrongGradientsError(RuntimeError):
+    """The gradients differ from those of a step without a context."""
+
+
+class StepContext:
+    """The context of a step; this one does nothing."""
+
+    #: Its counts: metric → unit, and the source of the number.
+    columns: ClassVar[dict[str, tuple[str, str]]] = {}
+
+    def step(self, *inputs: Tensor) -> AbstractContextManager[object]:
+        """Return the context of a pass; ``inputs``: what the step reads, parameters included."""
+        return nullcontext()
+
+    def counts(self) -> dict[str, float]:
+        """Return the counts by metric of :attr:`columns`, since the last call."""
+        return {}
+
+    def close(self) -> None:
+        """Remove all that it leaves behind, above all on a disk."""
+
+
+NOTHING_AROUND = StepContext()
 
 
 class Trainer:
@@ -235,3 +264,43 @@ def to_device(batch: MiniBatch, device: torch.device) -> MiniBatch:
         for blocks in (batch.edges, batch.kinds)
     )
     return MiniBatch(batch.input_ids, edges, batch.num_nodes, kinds)
+
+
+def gradient_row(
+    make: RowMaker, trainer: Trainer, plain: nn.Module, x: Tensor, batch: MiniBatch
+) -> Row:
+    """Check that the gradients of a step equal those of a step without a context.
+
+    Both are made by copies of the model that are thrown away.
+
+    Args:
+        plain: a model as the trainer's was before the context was added.
+        x: the minibatch's rows ``[B, D]``, on the trainer's device.
+
+    Raises:
+        WrongGradientsError: a gradient differs in a bit.
+    """
+    device = trainer.device
+
+    def gradients(model: nn.Module, around: StepContext) -> list[Tensor | None]:
+        spare = type(trainer)(model, trainer.labels, device, around=around)
+        torch.manual_seed(0)
+        spare.step(x, batch)
+        return [parameter.grad for parameter in spare.model.parameters()]
+
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        gradients_around = gradients(copy.deepcopy(trainer.model), trainer.around)
+        plain.load_state_dict(trainer.model.state_dict())
+        wanted = gradients(plain, NOTHING_AROUND)
+    trainer.around.counts()  # discards those of the check
+    columns = (CHECK_STAGE, "gradients", "1")
+    if device.type == "cuda":
+        return make.missing(*columns, _SAME, _ANY_ORDER)
+    for number, (gradient, other) in enumerate(zip(gradients_around, wanted, strict=True)):
+        if _bits(gradient) != _bits(other):
+            raise WrongGradientsError(f"the gradient of parameter {number} is another one")
+    return make.ok(*columns, len(gradients_around), _SAME)
+
+
+def _bits(gradient: Tensor | None) -> bytes | None:
+    return None if gradient is None else gradient.numpy().tobytes()

@@ -15,6 +15,7 @@ from gatherbench.bench.machine.numa import Binding, bind_case
 from gatherbench.bench.meters.base import Recorder
 from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.registry import open_meters
+from gatherbench.bench.plan.doors import AroundStep, opened
 from gatherbench.bench.run.captured import CapturedTrainer, StepInputs
 from gatherbench.bench.run.counting import Counts
 from gatherbench.bench.run.epoch_minibatches import Epochs
@@ -22,7 +23,6 @@ from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.models import Trainer, build_model
 from gatherbench.bench.run.sensor_check import gpu_under_test
-from gatherbench.bench.run.step_context import step_context
 from gatherbench.bench.run.table import (
     Table,
     TableKind,
@@ -147,5 +147,6 @@ class Session:
         folder = self._job.dataset.parent / "around_step"
         around, words = None, workload.around_step
         if words:
-            around = step_context(words, model, self.device, folder)
+            door = opened(words, AroundStep)  # type: ignore[type-abstract]
+            around = door.open(model, self.device, folder)
         return Trainer(model, self.labels, self.device, self.group, around)

@@ -15,25 +15,27 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gatherbench.bench.neighbours import ssdtrain as module
-from gatherbench.bench.neighbours.pieces import (
+from gatherbench.bench.neighbours.ssdtrain import (
     LostActivationsError,
+    Offload,
     Pool,
+    Recompute,
     host_piece,
     piece_bytes,
 )
-from gatherbench.bench.neighbours.ssdtrain import Offload, Recompute
+from gatherbench.bench.plan.doors import AroundStep, opened
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.models import Trainer, build_model
-from gatherbench.bench.run.part import read_part, rows_of
-from gatherbench.bench.run.rows import RowMaker
-from gatherbench.bench.run.step_context import (
+from gatherbench.bench.run.models import (
     NOTHING_AROUND,
     StepContext,
+    Trainer,
     WrongGradientsError,
+    build_model,
     gradient_row,
-    step_context,
 )
+from gatherbench.bench.run.part import read_part, rows_of
+from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.untimed import peak_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
@@ -65,7 +67,7 @@ def gradients(
     x, batch = small_batch()
     net = build_model(Workload("tiny", model=model, fanouts=(5, 5)), 12, 4)
     if isinstance(around, str):
-        around = step_context(around, net, CPU, folder)
+        around = opened(around, AroundStep).open(net, CPU, folder)
     trainer = Trainer(net, torch.arange(500) % 4, CPU, around=around)
     for _ in range(steps):
         trainer.step(x, batch)

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.models import Trainer, build_model, to_device
-from gatherbench.bench.run.step_context import StepContext
+from gatherbench.bench.run.models import StepContext, Trainer, build_model, to_device
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
 
