@@ -25,7 +25,7 @@ from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
 from gatherbench.bench.run.measure import MeasuredCase
-from gatherbench.bench.run.models import Trainer
+from gatherbench.bench.run.models import NOTHING_AROUND, Trainer
 from gatherbench.bench.run.part import PartWriter, read_part, rows_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.session import Session
@@ -501,7 +501,8 @@ def test_what_a_path_counts_is_told_of_the_epoch_alone(make_job):
     before[40] = 100
     after[[4, 16, 40]] = 50, 48, 102
     path = SimpleNamespace(counts=lambda: {"disk_requests": 105}, latencies=lambda: after)
-    case: Any = SimpleNamespace(fetcher=path, _make=make_job().rows)
+    trainer = SimpleNamespace(around=NOTHING_AROUND)
+    case: Any = SimpleNamespace(fetcher=path, trainer=trainer, _make=make_job().rows)
     counted = MeasuredCase._path_rows(case, {"disk_requests": 100}, before, 7)
     rows = {row.metric: row for row in counted}
     assert {row.epoch for row in rows.values()} == {7}
