@@ -62,8 +62,6 @@ def mapped(path: Path) -> NDArray[Any]:
 def unpacked(path: Path, room: Path, name: str) -> NDArray[Any]:
     """Unpack an array of an ``.npz`` into a nameless file in the folder ``room``, and map it.
 
-    The file is freed with the map.
-
     Raises:
         DatasetError: a damaged archive, no such array, an array of Python objects, or a full disk.
     """

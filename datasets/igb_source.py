@@ -52,14 +52,16 @@ class IgbSource(Published):
             ends = expect(mapped(file), str(file), "iu", None, 2)
             edges.append(EdgeKind(source, name, target, ends, str(file)))
         types = {node_type for kind in edges for node_type in (kind.source, kind.target)}
-        tables = {
-            node_type: _rows(place / node_type / "node_feat.npy")
-            for node_type in ("paper", *sorted(types - {"paper"}))
-        }
+        tables = {}
+        for node_type in ("paper", *sorted(types - {"paper"})):
+            path = place / node_type / "node_feat.npy"
+            tables[node_type] = expect(_floats(path, (-1, WIDTH)), str(path), "f", None, WIDTH)
         counts = {node_type: len(table) for node_type, table in tables.items()}
         keys, kinds, names = one_range(edges, counts, both_ways=whole)
         labels = np.full(sum(counts.values()), -1, np.int64)
-        labels[: counts["paper"]] = _labels(place / "paper", counts["paper"])
+        path, papers = place / "paper" / "node_label_19.npy", counts["paper"]
+        classes = expect(_floats(path, (-1,)), str(path), "iuf", papers)
+        labels[:papers] = class_numbers(classes, str(path))
         if size == "full":
             labels[LABELLED:] = -1
         labelled = np.flatnonzero(labels >= 0)
@@ -87,16 +89,6 @@ def igb_sources() -> tuple[IgbSource, ...]:
     """Return the sources of both families in all sizes, the smallest first."""
     sizes = ("tiny", "small", "medium", "large", "full")
     return tuple(IgbSource(f"{family}-{size}") for family in ("igb", "igbh") for size in sizes)
-
-
-def _rows(path: Path) -> NDArray[np.float32]:
-    return expect(_floats(path, (-1, WIDTH)), str(path), "f", None, WIDTH)
-
-
-def _labels(folder: Path, papers: int) -> NDArray[np.int64]:
-    """Read the classes ``[papers]``, one of 19 subjects, or -1 for none."""
-    path = folder / "node_label_19.npy"
-    return class_numbers(expect(_floats(path, (-1,)), str(path), "iuf", papers), str(path))
 
 
 def _floats(path: Path, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gatherbench.datasets import generated
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
@@ -93,11 +94,18 @@ class SyntheticSource:
                 f"{draws:,} draws gave {int(degree.sum()):,} edges of the {spec.num_edges:,} aimed "
                 f"at; {isolated:,} nodes have no in-neighbour, as is usual for RMAT"
             )
-            train, val, test = (round(size * scale) for size in self.splits)
-            writer.write_splits(*generated.random_splits(degree, (train, val, test), _SEED))
-            writer.write_labels(generated.random_labels(spec.num_nodes, spec.num_classes, _SEED))
+            self.write_drawn(writer, degree, scale)
             sizes = spec.num_nodes, spec.feature_dim, spec.feature_dtype
             writer.write_features(generated.feature_rows(*sizes, _SEED, progress))
+
+    def write_drawn(
+        self, writer: DatasetWriter, degree: NDArray[np.int64], scale: float, least: int = 0
+    ) -> None:
+        """Write random splits, each of ``least`` nodes or more, and random labels."""
+        spec = writer.spec
+        train, val, test = (max(least, round(size * scale)) for size in self.splits)
+        writer.write_splits(*generated.random_splits(degree, (train, val, test), _SEED))
+        writer.write_labels(generated.random_labels(spec.num_nodes, spec.num_classes, _SEED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +157,7 @@ class HashedSource:
         law = spec.num_nodes, self.least, self.shape.skew
         with DatasetWriter(folder, spec) as writer:
             degrees = writer.write_columns(hashed_columns(*law, progress))
-            train, val, test = (max(1, round(size * scale)) for size in self.shape.splits)
-            writer.write_splits(*generated.random_splits(degrees, (train, val, test), _SEED))
-            writer.write_labels(generated.random_labels(spec.num_nodes, spec.num_classes, _SEED))
+            self.shape.write_drawn(writer, degrees, scale, least=1)
             writer.write_hashed()
 
 
