@@ -145,8 +145,8 @@ def reopen(folder: Path, group: Group | None = None) -> PreparedRun:
     text, env = store.plan(), store.env()
     # Refuse now what would be unreadable at the end, hours later.
     check(folder, text, store.frames(), env)
-    store.samples()
-    store.timeline()
+    store.lists("samples")
+    store.lists("timeline")
     own_profile(store)
     file = "plan.json"
     try:
@@ -211,10 +211,8 @@ def _executed(
         if runner.unprepared:
             time_up += f", {runner.unprepared} of them because their data could not be prepared"
         err.print(f"{time_up}. {again}", soft_wrap=True)
-    complete, measured = (
-        ended.empty or finish(run_in(run.store), run.store, out, err),
-        "ok" in set(ended),
-    )
+    complete = ended.empty or finish(run_in(run.store), run.store, out, err)
+    measured = "ok" in set(ended)
     if failed:
         err.print(f"[red]{_cases(failed)} failed[/]; the table says why")
     if not measured:

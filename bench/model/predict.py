@@ -18,8 +18,8 @@ from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.gpu import requests_declared
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.agreement import STRAYED
-from gatherbench.bench.run.columns import Column
 from gatherbench.bench.run.counting import PATH_METRICS, TRAINING_METRICS
+from gatherbench.bench.run.frames import Column
 from gatherbench.bench.run.part import CHECK_STAGE
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore

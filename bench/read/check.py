@@ -13,8 +13,7 @@ from pydantic import BaseModel, ValidationError, create_model
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.plan import Measure, NamedCase
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.columns import CASES, ENDED, EPOCHS, OF_CASE
-from gatherbench.bench.run.frames import RESTORE, Frames
+from gatherbench.bench.run.frames import CASES, ENDED, EPOCHS, OF_CASE, RESTORE, Frames
 from gatherbench.bench.run.part import StoreError
 from gatherbench.outside import plain
 

@@ -7,7 +7,7 @@
 
 These frames hold everything: a derived value is a column of them
 (:mod:`gatherbench.bench.read.derive`), or a median, a ratio or a verdict of such a column. A column
-that :data:`~gatherbench.bench.run.columns.KNOWN` names exists in each run, NaN if it was not
+that :data:`~gatherbench.bench.run.frames.KNOWN` names exists in each run, NaN if it was not
 observed.
 """
 
@@ -30,8 +30,15 @@ from gatherbench.bench.plan.workload import workload_names
 from gatherbench.bench.read.check import RunError, check
 from gatherbench.bench.read.noise import noise_of
 from gatherbench.bench.run.agreement import STILL_RIGHT, judged, right_in
-from gatherbench.bench.run.columns import CASE_KEYS, EPOCH_KEYS, KNOWN, Column
-from gatherbench.bench.run.frames import Frames, among, frames_of
+from gatherbench.bench.run.frames import (
+    CASE_KEYS,
+    EPOCH_KEYS,
+    KNOWN,
+    Column,
+    Frames,
+    among,
+    frames_of,
+)
 from gatherbench.bench.run.guards import is_running
 from gatherbench.bench.run.part import LISTS
 from gatherbench.bench.run.rows import SERIES, Row, table_of
@@ -59,15 +66,15 @@ class Run:
         plan: the resolved plan.
         env: the machine, see :func:`gatherbench.bench.machine.env.describe_machine`.
         epochs: a line per epoch (of a prediction: a line per end of its range), and of each
-            rank that has one. Columns: :data:`gatherbench.bench.run.columns.EPOCH_KEYS`; ``noisy``
+            rank that has one. Columns: :data:`gatherbench.bench.run.frames.EPOCH_KEYS`; ``noisy``
             (the machine had too much other work while the case ran) and ``used`` (it counts);
             then the observations, with the unit in the name. A missing value is NaN.
         cases: a line per case: how it ended, its set-up, its checks. Columns:
-            :data:`gatherbench.bench.run.columns.CASE_KEYS`; ``noisy``, ``used`` and ``other_cores``
+            :data:`gatherbench.bench.run.frames.CASE_KEYS`; ``noisy``, ``used`` and ``other_cores``
             (that other work had while the case ran); then the observations.
         reasons: why a number is missing: a line for each case and column, or for single epochs
             (epoch -1: all of the case's). With the status ``ok``: the source of a number, if it
-            differs from its column's. Columns: :data:`gatherbench.bench.run.columns.REASON_KEYS`.
+            differs from its column's. Columns: :data:`gatherbench.bench.run.frames.REASON_KEYS`.
         columns: by column, its ``unit``, ``source``, ``meaning``, and the ``stage`` and ``metric``
             by which processes name it.
         declared: the values that each case, even a failed one, declares of its mean epoch, by
@@ -274,7 +281,8 @@ def run_in(store: RunStore) -> Run:
     going = is_running(store.folder)  # before the tables: a run that ends meanwhile has them all
     plan, env, frames = store.plan(), store.env(), store.frames()
     check(store.folder, plan, frames, env)
-    return run_of(store.folder, plan, env, frames, store.calibration(), store.samples(), going)
+    samples = store.lists("samples")
+    return run_of(store.folder, plan, env, frames, store.calibration(), samples, going)
 
 
 def run_of(

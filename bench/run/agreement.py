@@ -13,8 +13,7 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.run.columns import CASES, ENDED, OF_CASE, Column
-from gatherbench.bench.run.frames import Frames, among, ids_in
+from gatherbench.bench.run.frames import CASES, ENDED, OF_CASE, Column, Frames, among, ids_in
 from gatherbench.bench.run.part import CASE_STAGE, CHECK_STAGE, CaseId
 
 #: Metrics that are compared, and their tolerance by backend: relative for the mean loss of an

@@ -2,8 +2,10 @@
 
 ``epochs.csv`` has a line per epoch, ``cases.csv`` one per case, ``reasons.csv`` one per missing
 value. Processes observe one number at a time (:class:`gatherbench.bench.run.rows.Row`); in a line a
-metric is a column (:class:`gatherbench.bench.run.columns.Column`), which ``columns.toml``
-describes. Each table is written as Parquet, too, which is read if there is no CSV.
+metric of a stage in a unit is a column (:class:`Column`), which ``columns.toml`` describes. Its
+name has all three: the wall time of the stage ``fetch`` is ``fetch_s``. Names of values that a case
+computes from its ids and data path, rather than measures, begin with ``declared_``. Each table is
+written as Parquet, too, which is read if there is no CSV.
 """
 
 from __future__ import annotations
@@ -24,29 +26,49 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gatherbench.bench.meters.base import LEAST, MOST, UNITS
-from gatherbench.bench.run.columns import (
-    CASE_KEYS,
-    CASES,
-    COUNT,
-    ENDED,
-    EPOCH_KEYS,
-    EPOCHS,
-    OF_CASE,
-    REASON_KEYS,
-    Column,
-)
 from gatherbench.bench.run.part import CASE, CaseId, StoreError, key_of
-from gatherbench.bench.run.rows import BACKENDS, BASES, PROCESS, STATUSES, Row, is_time
+from gatherbench.bench.run.rows import PROCESS, WORDS, Row, is_time
 from gatherbench.datasets.files import replacing
 from gatherbench.outside import plain, read_bytes
 
 SCHEMA_VERSION = 4
+#: The suffix of a name, by the unit of its values.
+_ENDS = {
+    **{"s": "_s", "B": "_bytes", "J": "_j", "W": "_w", "K": "_k", "Hz": "_hz"},
+    **{"1/s": "_per_s", "1": ""},
+}
+#: The usual words for the link, seen from the GPU: what it receives, and what it sends.
+_SHORT = {"pcie_host_to_device": "link_rx", "pcie_device_to_host": "link_tx"}
+_REQUESTS = re.compile(r"gpu_requests_(\d+)_bytes")
+_TIME = re.compile(r"_?(wall_)?time(?=_|$)")
+_NUMBERS = re.compile(r"\d+")
+_RUN_KEYS = (
+    *("run", "commit", "machine", "backend", "basis", "borrowed", "workload", "dataset"),
+    *("strategy", "variant", "rank", "repeat"),
+)
+#: The prefix of the metrics of an epoch.
+EPOCH_KEYS = (*_RUN_KEYS, "block", "epoch")
+#: The prefix of the metrics of a case as a whole, which include how it ended.
+CASE_KEYS = (*_RUN_KEYS, "status", "reason")
+#: The keys of a case, or of one rank of it, within a run.
+OF_CASE = ("basis", "workload", "strategy", "variant", "rank", "repeat")
+#: The number of lines that ``epochs.csv`` has for a case that has ended.
+COUNT = "epochs"
+#: Keys of a value that is missing, or has another source than its column. Epoch -1: the whole case.
+REASON_KEYS = (*OF_CASE, "epoch", "table", "column", "status", "reason", "source")
+#: A metric of such a name follows its stage.
+_RESERVED = {*EPOCH_KEYS, *CASE_KEYS, COUNT, "noisy", "other_cores"}
+#: The meaning of columns, in the order of a table.
+KNOWN: dict[str, str] = tomllib.loads(
+    Path(__file__).with_name("columns.toml").read_text(encoding="utf-8")
+)
+#: The contents of tables: what an epoch observed, and what a case did as a whole.
+EPOCHS, CASES = "epochs", "cases"
 #: The tables, in the order in which they are written.
 TABLES = ("reasons", EPOCHS, CASES)
 COLUMNS_FILE = "columns.toml"
 KEYS = {EPOCHS: EPOCH_KEYS, CASES: CASE_KEYS, "reasons": REASON_KEYS}
 _WHOLE = ("rank", "repeat", "block", "epoch", "schema_version")
-_WORDS = {"backend": BACKENDS, "basis": BASES, "status": STATUSES, "unit": UNITS}
 _MAY_BE_MISSING = ("status", "reason", "borrowed", "source")
 #: The remedy for a file of a run that cannot be made again.
 RESTORE = "put a whole copy of it there, or measure again in a new folder: gatherbench run PLAN"
@@ -54,6 +76,55 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 #: The number of readings of a polled sensor, in the source of its value.
 _READ = re.compile(r"\[samples=(\d+), (?=period=)")
 _Line = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The contents of a column.
+
+    Attributes:
+        stage, metric, unit: the observed quantity, in an SI unit.
+        declared: computed from ids and data path, not measured.
+        source: the counter, clock or formula of most values; ``reasons`` names the others.
+            For a sensor that is polled ``samples=N`` represents the number of its readings, which
+            has a column of its own.
+    """
+
+    stage: str
+    metric: str
+    unit: str
+    declared: bool
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the column's name."""
+        stem = _SHORT.get(self.metric, self.metric)
+        stem = _TIME.sub("", _REQUESTS.sub(r"gpu_requests_\1b", stem)).strip("_")
+        own = self.stage in ("epoch", "case") or (self.declared and self.stage == "fetch")
+        parts = ["" if own and stem else self.stage, stem]
+        if self.declared and not stem.startswith("declared_"):
+            parts = ["declared", *parts]
+        name = "_".join(filter(None, parts)) + _ENDS[self.unit]
+        return f"{self.stage}_{name}" if name in _RESERVED else name
+
+    @property
+    def samples(self) -> str:
+        """Return the name of the column with the number of readings of a polled sensor."""
+        return self.name.removesuffix(_ENDS[self.unit]) + "_samples"
+
+    @property
+    def meaning(self) -> str:
+        """Return its meaning in words."""
+        for name in (self.name, _NUMBERS.sub("N", self.name)):
+            if name in KNOWN:
+                return KNOWN[name]
+        kind = "declared" if self.declared else "measured"
+        return f"{self.metric.replace('_', ' ')} ({kind}; stage {self.stage})"
+
+
+#: The column with the duration of a case; how it ended is its status.
+ENDED = Column("case", "wall_time", "s", declared=False)
 
 
 @dataclass
@@ -202,12 +273,8 @@ def _behind(before: pd.DataFrame, name: str, lines: Sequence[_Line]) -> pd.DataF
 
 def _keys(row: Row) -> _Line:
     basis = "measured" if row.basis == "declared" else row.basis
-    return {
-        **{"run": row.run_id, "commit": row.commit, "machine": row.machine},
-        **{"backend": row.backend, "basis": basis, "borrowed": row.borrowed or None},
-        **{"workload": row.workload, "dataset": row.dataset, "strategy": row.strategy},
-        **{"variant": row.variant, "rank": row.rank, "repeat": row.repeat},
-    }
+    same = {name: getattr(row, name) for name in _RUN_KEYS[1:]}
+    return {"run": row.run_id, **same, "basis": basis, "borrowed": row.borrowed or None}
 
 
 def _case(line: Mapping[Any, Any]) -> tuple[Any, ...]:
@@ -359,9 +426,9 @@ def _checked(
             clean = {text: None if text is None else plain(text) for text in set(texts)}
             empty = None if name in _MAY_BE_MISSING else ""
             cleaned = [clean[text] or empty for text in texts]
-            allowed = {*_WORDS.get(name, ()), *((None,) if empty is None else ())}
-            if name in _WORDS and (strange := sorted(set(cleaned) - allowed, key=str)):
-                raise ValueError(f"{name} = {strange[0]!r}: expected one of {_WORDS[name]}")
+            allowed = {*WORDS.get(name, ()), *((None,) if empty is None else ())}
+            if name in WORDS and (strange := sorted(set(cleaned) - allowed, key=str)):
+                raise ValueError(f"{name} = {strange[0]!r}: expected one of {WORDS[name]}")
             data[name] = pd.Series(cleaned, dtype=object)
     return pd.DataFrame(data)
 
@@ -370,14 +437,9 @@ def write_columns(folder: Path, columns: dict[str, Column]) -> None:
     """Write the description of the columns."""
     text = f"schema_version = {SCHEMA_VERSION}\n"
     for name, column in columns.items():
-        key = name if _BARE.fullmatch(name) else _quoted(name)
+        key = name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
         text += f"\n[{key}]\n"
-        for field_name in ("unit", "meaning", "source", "stage", "metric"):
-            text += f"{field_name} = {_quoted(getattr(column, field_name))}\n"
-        text += f"declared = {str(column.declared).lower()}\n"
+        for about in ("unit", "meaning", "source", "stage", "metric", "declared"):
+            text += f"{about} = {json.dumps(getattr(column, about), ensure_ascii=False)}\n"
     with replacing(folder / COLUMNS_FILE) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

@@ -24,6 +24,8 @@ SCHEMA_VERSION = 3
 BACKENDS = ("host", "cuda")
 BASES = ("measured", "predicted", "declared", "published")
 STATUSES = ("ok", "skipped", "failed")
+#: Fields of a row that have one of these words.
+WORDS = {"backend": BACKENDS, "basis": BASES, "status": STATUSES, "unit": UNITS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,10 @@ class Row:
                 object.__setattr__(self, name, plain(text))
         if self.reason == "":  # would be read back as missing
             object.__setattr__(self, "reason", "no reason was given")
-        if (self.value is None) == (self.reason is None):
-            raise ValueError(f"{self.stage}.{self.metric}: exactly one of value and reason is set")
-        if (self.status == "ok") != (self.value is not None):
-            raise ValueError(f"{self.stage}.{self.metric}: status ok means a value, others none")
+        if not (self.status == "ok") == (self.value is not None) == (self.reason is None):
+            raise ValueError(
+                f"{self.stage}.{self.metric}: status ok means a value, others a reason for none"
+            )
         if self.value and not LEAST <= abs(self.value) <= MOST:
             raise ValueError(
                 f"{self.stage}.{self.metric}: value {self.value} is no measurement:"
@@ -100,7 +102,7 @@ class Row:
             )
         if self.value is not None and self.value < 0 and is_time(self.unit, self.metric):
             raise ValueError(f"{self.stage}.{self.metric}: value {self.value} s is no time")
-        for name, allowed in _WORDS.items():
+        for name, allowed in WORDS.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: expected one of {allowed}")
 
@@ -110,10 +112,9 @@ def is_time(unit: str, metric: str) -> bool:
     return unit == "s" and metric != "search_extra_time"
 
 
-_WORDS = {"backend": BACKENDS, "basis": BASES, "status": STATUSES, "unit": UNITS}
 HEADER: tuple[str, ...] = tuple(f.name for f in fields(Row))
 #: Texts of any content; the others are checked against the allowed words.
-_TEXTS = tuple(f.name for f in fields(Row) if "str" in str(f.type) and f.name not in _WORDS)
+_TEXTS = tuple(f.name for f in fields(Row) if "str" in str(f.type) and f.name not in WORDS)
 
 
 #: The rows (stage, metric, unit) that show which paths took turns in one process, and in which

@@ -29,9 +29,8 @@ from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.agreement import judged
-from gatherbench.bench.run.columns import ENDED
 from gatherbench.bench.run.engine import WORKER, Engine, TimeUp
-from gatherbench.bench.run.frames import Frames, frames_of, ids_in, write_columns
+from gatherbench.bench.run.frames import ENDED, Frames, frames_of, ids_in, write_columns
 from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
 from gatherbench.bench.run.job import CHOICE, Block, Job, Ready, is_disk_full
 from gatherbench.bench.run.launch import MachineLostError

@@ -208,13 +208,9 @@ class RunStore:
         table = pd.concat([kept, table]) if len(kept) else table
         return table.astype({name: _KINDS.get(name, "str") for name in columns})
 
-    def samples(self) -> pd.DataFrame:
-        """Return seconds of each stage of each minibatch (:data:`LISTS`)."""
-        return self._unchanged(partial(self._list, "samples"))
-
-    def timeline(self) -> pd.DataFrame:
-        """Return values polled during epochs (:data:`LISTS`)."""
-        return self._unchanged(partial(self._list, "timeline"))
+    def lists(self, kind: str) -> pd.DataFrame:
+        """Return the table ``samples`` or ``timeline`` (:data:`LISTS`)."""
+        return self._unchanged(partial(self._list, kind))
 
     def predict(self, rows: Iterable[Row]) -> None:
         """Write the tables anew with these predictions in place of earlier ones."""

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gatherbench.bench.run.columns import CASES, ENDED, EPOCHS, OF_CASE, Column
-from gatherbench.bench.run.frames import Frames, frames_of
+from gatherbench.bench.run.frames import CASES, ENDED, EPOCHS, OF_CASE, Column, Frames, frames_of
 from gatherbench.bench.run.rows import HEADER, SCHEMA_VERSION, Row, table_of
 from gatherbench.bench.run.store import RunStore
 

@@ -28,7 +28,7 @@ from gatherbench.bench.model.predict import (
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.roofline import against_measured, roofline, roofs
 from gatherbench.bench.read.tables import Run, load_run
-from gatherbench.bench.run.columns import REASON_KEYS
+from gatherbench.bench.run.frames import REASON_KEYS
 from gatherbench.bench.show.views.model import roofline_table
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies import registry

@@ -12,8 +12,7 @@ from tests.bench.observations import rows_in, rows_of_run, write_rows
 import gatherbench
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.tables import RunError, run_of
-from gatherbench.bench.run.columns import KNOWN, Column
-from gatherbench.bench.run.frames import frames_of
+from gatherbench.bench.run.frames import KNOWN, Column, frames_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore
 

@@ -79,7 +79,7 @@ def check_completed(store: RunStore, lost: str) -> None:
     assert Counter(zip(frame["block"], frame["epoch"], strict=True)) == {
         (block // 2, block): 3 for block in range(BLOCKS)
     }
-    samples = store.samples()
+    samples = store.lists("samples")
     assert len(samples) == 2 * len(PATHS) * BLOCKS
 
 

@@ -42,7 +42,7 @@ def test_every_case_is_told_what_the_calibration_trusts_and_a_resumed_run_keeps_
     own = [r for r in rows if r.stage == "calibration"]
     assert [r.metric for r in own] == ["pcie_host_to_device_ratio", "wall_time"]
     assert {(r.workload, r.strategy, r.backend) for r in own} == {("", "", "cuda")}
-    timeline = store.timeline()
+    timeline = store.lists("timeline")
     assert tuple(timeline.columns) == LISTS["timeline"]
     assert timeline["value"].tolist() == [0.0, 5e6] * 2
     assert timeline["time_s"].tolist() == [0.0, 0.02] * 2
@@ -107,4 +107,4 @@ def test_a_run_without_a_gpu_has_none(store):
     assert "calibration" not in executions(store)
     assert not store.sensors_file.exists()
     assert not (store.folder / "timeline.parquet").exists()
-    assert store.timeline().empty
+    assert store.lists("timeline").empty

@@ -232,7 +232,7 @@ def test_ctrl_c_keeps_what_had_ended_and_resume_measures_the_rest(store):
     with pytest.raises(KeyboardInterrupt):
         runner(store, wanted, together=True, tell=at_slow).run()
     assert outcomes(store) == {"good": ("ok", None)}
-    assert len(store.samples()) == 2
+    assert len(store.lists("samples")) == 2
     assert runner(store, wanted, together=True).run() == 0
     assert outcomes(store) == dict.fromkeys(("good", "slow", "last"), ("ok", None))
     counts = executions(store)

@@ -24,8 +24,7 @@ from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.tables import began
-from gatherbench.bench.run.columns import Column
-from gatherbench.bench.run.frames import TABLES
+from gatherbench.bench.run.frames import TABLES, Column
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.part import PartWriter, StoreError, Tail, read_part, rows_of
 from gatherbench.bench.run.rows import BACKENDS, BASES, UNITS, Row, RowMaker
