@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gatherbench.strategies.auto import TIMED, WARM, spent_by
-from gatherbench.strategies.auto_search import Outcome, search
+from gatherbench.strategies.auto import TIMED, WARM, Outcome, search, spent_by
 
 RUNS = 20
 

@@ -22,8 +22,15 @@ from gatherbench.bench.run.loop import run_epoch
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.kernels.reference import reference_gather
 from gatherbench.strategies import auto, conformance, zero_copy
-from gatherbench.strategies.auto import Auto, AutoFetcher, candidates
-from gatherbench.strategies.auto_search import MOST, NoPathError, Turn, search
+from gatherbench.strategies.auto import (
+    MOST,
+    Auto,
+    AutoFetcher,
+    NoPathError,
+    Turn,
+    candidates,
+    search,
+)
 from gatherbench.strategies.base import Fetcher, SetupStep, Strategy, Ticket
 from gatherbench.strategies.data_path import DataPath, staged_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher

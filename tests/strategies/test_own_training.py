@@ -360,8 +360,9 @@ class InterruptAt:
         sys.settrace(None)
 
     def _call(self, frame: FrameType, event: str, arg: object) -> Any:
-        mine = frame.f_code.co_filename.endswith(self._file)
-        return self._line if mine and frame.f_code.co_name != "__del__" else None
+        code = frame.f_code
+        mine = self._file in f"{code.co_filename}:{code.co_name}"
+        return self._line if mine and code.co_name != "__del__" else None
 
     def _line(self, frame: FrameType, event: str, arg: object) -> Any:
         self.lines += event == "line"
@@ -374,7 +375,7 @@ class InterruptAt:
 @pytest.mark.parametrize(
     ("strategy", "where"),
     [
-        ("auto", "auto_search.py"),
+        ("auto", "auto.py:search"),
         ("auto", "auto.py"),
         ("auto", "buffers.py"),
         ("auto", "host_gather.py"),
