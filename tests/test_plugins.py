@@ -232,7 +232,18 @@ class Own(WallClockMeter):
 """
 
 
+#: A meter that does not say what it is.
+MUTE = """
+from gatherbench.bench.meters.base import Meter
+class Own(Meter):
+    name, units = 'mute', dict(own_count='1')
+    def begin(self): pass
+    def end(self): return dict(own_count=1.0)
+"""
+
+
 def test_a_meter_is_tried_by_its_name(announce):
+    announce("third", MUTE, {"mute": "Own"}, kind="meters")
     announce("their-package", TOLD.format("own_count"), {"own": "Own"}, kind="meters")
     announce("another", TOLD.format("cpu_user"), {"thief": "Own"}, kind="meters")
 
@@ -251,6 +262,7 @@ def test_a_meter_is_tried_by_its_name(announce):
     for words, told in (
         (("meter", "clok"), "no meter is called 'clok'"),
         (("meter", "thief"), "its metric cpu_user is of cpu"),
+        (("meter", "mute"), "it lacks summary, lost, trust"),
         (("meter",), "there are cpu_gather"),
         (("a", "b"), "expected one strategy, or `meter` and the name of one"),
     ):

@@ -39,8 +39,11 @@ def tried(meter: Meter, seconds: float = 0.0) -> list[Reading]:
     """Open and close an idle window of a meter; return its readings.
 
     Raises:
-        ValueError: the meter fails, or a metric's name or unit is wrong or belongs to another.
+        ValueError: the meter fails or does not say what it is, or a metric's name or unit is wrong
+            or belongs to another.
     """
+    if lacks := [name for name in Meter.__annotations__ if not hasattr(meter, name)]:
+        raise ValueError(f"it lacks {', '.join(lacks)}, which a Meter says of itself")
     for metric, unit in meter.units.items():
         if not re.fullmatch("[a-z][a-z0-9_]*", metric):
             raise ValueError(f"its metric {metric!r}: lower-case letters, digits and _ alone")

@@ -15,8 +15,8 @@ opens sets ``live = False``. A tensor that outlives the call is made with explic
 
 **A meter** is a :class:`gatherbench.bench.meters.base.Meter` and is built without arguments. Its
 window encloses those of all built-in meters; a missing number has a ``Reason``, never a made-up 0.
-It declares its metrics and their units, in names that no other meter has. Its group is
-``gatherbench.meters``; ``gatherbench check meter NAME`` tries it.
+It says what it is, and declares its metrics and their units, in names that no other meter has. Its
+group is ``gatherbench.meters``; ``gatherbench check meter NAME`` tries it.
 """
 
 from __future__ import annotations
