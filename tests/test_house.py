@@ -30,16 +30,21 @@ def files_of(room: Path, pattern: str) -> list[Path]:
 MODULES = [path for room in BELOW for path in files_of(ROOT / room, "*.py")]
 
 
-def rooms_imported(code: str, house: str = "gatherbench") -> set[str]:
-    """What a module imports of the house's rooms, inside its functions as well."""
-    names: list[str] = []
+def modules_imported(code: str) -> set[str]:
+    """What a module may import of ours, inside its functions as well: modules, or names in them."""
+    found: set[str] = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def rooms_imported(code: str, house: str = "gatherbench") -> set[str]:
+    """What a module imports of the house's rooms."""
     rooms = re.compile(re.escape(house) + r"\.(\w+)")
-    return {match[1] for name in names if (match := rooms.match(name))}
+    return {match[1] for name in modules_imported(code) if (match := rooms.match(name))}
 
 
 def test_imports_are_found():
@@ -58,17 +63,6 @@ def test_imports_run_one_way(room):
         if (above := rooms_imported(path.read_text("utf-8")) & set(BELOW) - BELOW[room] - {room})
     }
     assert wrong == {}
-
-
-def modules_imported(code: str) -> set[str]:
-    """What a module may import of ours, inside its functions as well: modules, or names in them."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
 
 
 def test_no_file_of_the_datasets_imports_itself_by_way_of_others():

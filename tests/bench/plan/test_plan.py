@@ -64,29 +64,21 @@ RANKS = """
 [[workload]]
 dataset = "wordnet"
 gpus = [1, 2, 4]
+scaling = ["strong", "weak"]
 [[strategy]]
 name = "all_in_gpu"
 """
 
 
-def test_ranks_expand_and_stand_in_the_id(tmp_path):
-    workloads = load_plan(write(tmp_path, RANKS)).workloads()
-    assert [w.gpus for w in workloads] == [1, 2, 4]
-    names = [w.id.rsplit("-b1000", 1)[1] for w in workloads]
-    assert [n[: n.rindex("-")] for n in names] == ["", "-x2s", "-x4s"]
-    assert len({n[n.rindex("-") :] for n in names}) == 3
-    assert {w.step_seeds for w in workloads} == {1000}
-
-
 def test_both_scalings_are_workloads_of_their_own_but_of_one_rank(tmp_path):
-    text = RANKS.replace("gpus", 'scaling = ["strong", "weak"]\ngpus')
-    one, *found = load_plan(write(tmp_path, text)).workloads()
-    assert (one.gpus, one.scaling) == (1, "strong")
+    found = load_plan(write(tmp_path, RANKS)).workloads()
     assert [(w.gpus, w.scaling, w.step_seeds) for w in found] == [
-        (g, s, 1000 * g if s == "weak" else 1000) for g in (2, 4) for s in ("strong", "weak")
-    ]
-    assert len({w.id for w in found}) == 4
-    assert "-b1000-x4w-" in found[-1].id
+        (1, "strong", 1000), (2, "strong", 1000), (2, "weak", 2000),
+        (4, "strong", 1000), (4, "weak", 4000),
+    ]  # fmt: skip
+    names, digests = zip(*(w.id.rsplit("-b1000", 1)[1].rsplit("-", 1) for w in found), strict=True)
+    assert names == ("", "-x2s", "-x2w", "-x4s", "-x4w")
+    assert len(set(digests)) == 5
 
 
 def test_ids_of_one_rank_are_those_of_before_there_were_several():
@@ -154,17 +146,6 @@ def test_a_plan_whose_datasets_can_lie_nowhere_is_refused(tmp_path, monkeypatch)
     assert not (tmp_path / "none").exists(), "nothing has been begun"
 
 
-@pytest.mark.parametrize(("repeats", "at"), [("10_001", ""), (f"[3, {10**20}]", "[1]")])
-def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out(
-    tmp_path, repeats, at
-):
-    path = write(tmp_path, SMALL.replace("repeats = 3", f"repeats = {repeats}"))
-    said = f"measure.repeats{at}: Input should be less than or equal to 10000"
-    with pytest.raises(PlanError) as refusal:
-        load_plan(path)
-    assert str(refusal.value) == f"{Path(path).name}:\n  {said}"
-
-
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
@@ -185,20 +166,21 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
             for line, said in (
                 ("hidden = 3", "'hidden' is a key of [[workload]]: write it there"),
                 ("repeat = 3", "measure.repeat: unknown key; did you mean 'repeats'?"),
-                ("min_repeats = 3", "unknown key; did you mean 'repeats'?"),
                 ("repeats = ", "not valid TOML"),
-                ("repeats = 0", "measure.repeats: Input should be greater than"),
-                (
-                    "repeats = true",
-                    ":\n  measure.repeats: Input should be a valid integer, not True",
-                ),
+                ("repeats = 10_001", ":\n  measure.repeats: Input should be less than or equal to"),
+                (f"repeats = [3, {10**20}]", ":\n  measure.repeats[1]: Input should be less than"),
+                ("repeats = true", ":\n  measure.repeats: Input should be a valid integer, not Tr"),
                 ("repeats = [3, 1]", "the smaller number comes first"),
                 ("repeats = [3]", "measure.repeats: List should have at least 2 items"),
                 ("energy = 1", "measure.energy: Input should be a valid boolean, not 1"),
                 ("budget_s = inf", "measure.budget_s: Input should be a finite number"),
-                ("precision = nan", "measure.precision: Input should be a finite number"),
-                ("timeout_s = 864001", "timeout_s: Input should be less than or equal"),
+                ("sampler_workers = -1", "measure.sampler_workers"),
+                ("together = true\nepochs = 1", "measure: together needs epochs = 2 or more"),
                 ("eval_every_epoch = true", "set eval_batches"),
+                (
+                    "together = true\neval_batches = 1\neval_every_epoch = true",
+                    "eval_every_epoch scores the model after each epoch of one path: set",
+                ),
             )
         ),
         *(
@@ -209,10 +191,7 @@ def test_more_repeats_than_anybody_needs_are_refused_before_they_are_spelled_out
                 ("scale = [0.5, inf]", "[0].scale[1]: Input should be a finite number"),
                 ('scale = "0.1"', "[0].scale: Input should be a valid number, not '0.1'"),
                 ("batch_size = 2147483648", "[0].batch_size: Input should be less than or equal"),
-                ("batch_size = true", "[0].batch_size: Input should be a valid integer, not True"),
                 ("gpus = [2, -1]", "[0].gpus[1]: Input should be greater than or equal to 1"),
-                ("gpus = []", "[0].gpus: List should have at least 1"),
-                ('gpus = [1, "two"]', "[0].gpus[1]: Input should be a valid integer, not 'two'"),
                 ('scaling = "both"', "'strong' or 'weak'"),
                 *(
                     (f"fanouts = {fanouts}", "[0].fanouts")
@@ -387,29 +366,6 @@ def test_more_threads_or_workers_than_cores_are_refused(
         reopen(run.store.folder)
 
 
-def test_minibatches_are_drawn_ahead_wherever_they_are_drawn(tmp_path):
-    for how in ("live", "gpu", "uva"):
-        text = SMALL.replace("repeats = 3", f'sampling = "{how}"\nsampler_workers = 1')
-        assert load_plan(write(tmp_path, text)).measure.sampler_workers == 1
-    with pytest.raises(PlanError, match="sampler_workers"):
-        load_plan(write(tmp_path, SMALL.replace("repeats = 3", "sampler_workers = -1")))
-
-
-@pytest.mark.parametrize(
-    ("word", "remedy"),
-    [
-        ("together = true\nepochs = 1", "together needs epochs = 2 or more"),
-        (
-            "together = true\neval_batches = 1\neval_every_epoch = true",
-            "eval_every_epoch scores .* leave together out",
-        ),
-    ],
-)
-def test_what_cannot_be_fair_is_refused(tmp_path, word, remedy):
-    with pytest.raises(PlanError, match=rf"measure: .*{remedy}"):
-        load_plan(write(tmp_path, SMALL.replace("repeats = 3", f"repeats = 3\n{word}")))
-
-
 def test_a_run_of_a_plan_with_words_that_are_gone_is_not_resumed(tmp_path):
     run = new_run(write(tmp_path, SMALL), tmp_path, "cpu")
     file = run.store.folder / "plan.json"
@@ -450,15 +406,9 @@ def test_a_sampler_is_another_workload_and_draws_on_the_cpu_alone(tmp_path):
         two.cases()
 
 
-CAPTURED = """
-[measure]
-repeats = 1
-step = ["issued", "captured"]
-[[workload]]
-dataset = "wordnet"
-[[strategy]]
-name = "cpu_gather"
-"""
+CAPTURED = SMALL.replace("repeats = 3", 'repeats = 1\nstep = ["issued", "captured"]').replace(
+    '\nmodel = ["sage", "gat"]', ""
+)
 
 
 def test_a_captured_step_is_another_workload_on_the_same_minibatches(tmp_path):
@@ -474,12 +424,10 @@ def test_a_captured_step_is_another_workload_on_the_same_minibatches(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('step = ["issued", "captured"]', "step = []", "step: List should have at least 1"),
         ('"captured"]', '"caught"]', "step"),
         ('"wordnet"', f'"wordnet"\naround_step = "{TO_HOST}"', "without around_step"),
         ('"wordnet"', '"wordnet"\nmodel = "gat"', 'works for model = "sage"'),
         ('"wordnet"', '"wordnet"\ngpus = 2', "on one GPU"),
-        ('"wordnet"', '"wordnet"\nmodel = "mlp"', 'works for model = "sage"'),
     ],
 )
 def test_what_cannot_be_captured_is_refused_before_anything_runs(tmp_path, old, new, said):
@@ -490,18 +438,14 @@ def test_what_cannot_be_captured_is_refused_before_anything_runs(tmp_path, old, 
 def test_a_name_that_is_no_strategys_is_refused_without_loading_torch(tmp_path):
     path = write(tmp_path, SMALL.replace('"cpu_gather"', '"cpu_gathr"'))
     code = f"""
-import subprocess
 import sys
-from gatherbench.bench.plan.plan_file import load_plan
-from gatherbench.bench.plan.plan import PlanError
+from gatherbench.bench.plan import plan, plan_file
 try:
-    load_plan({path!r})
-except PlanError:
-    assert "torch" not in sys.modules
-else:
-    raise AssertionError
+    plan_file.load_plan({path!r})
+except plan.PlanError:
+    sys.exit(5 if "torch" in sys.modules else 6)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 6
 
 
 def test_every_strategy_is_known_without_the_registry(tmp_path):
