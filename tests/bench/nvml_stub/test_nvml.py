@@ -432,6 +432,7 @@ def test_the_worker_writes_rows_and_a_choice(job, driver):
     assert [r["source"].partition(":")[0] for r in ratios] == ["counters"]
     assert all("copies of 256 MiB of pinned memory" in r["source"] for r in ratios)
     assert ratios[0]["value"] == pytest.approx(1)
+    assert ratios[0]["source"].endswith("; trusted")
     driver.say({"gpu0.lost": 1})  # a driver that refuses ends the job well
     worker_module.do(Block("check", (job,)))
     *_, answer = read_part(job.part)
