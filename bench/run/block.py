@@ -98,7 +98,6 @@ def measure_block(
 def _take_turns(
     opened: Sequence[_OpenPath], block: Block, out: PartWriter, draw: random.Random
 ) -> None:
-    """Measure the epochs of the open paths, block by block."""
     longest_s, before = 0.0, None
     for number, sets in enumerate(latin_square(len(opened), block.jobs[0].measure.epochs)):
         began = time.monotonic()

@@ -97,7 +97,6 @@ def _end_children(grace_s: float) -> None:
 
 
 def _work(work: Callable[[Any], None], job: Any, log: str) -> int:
-    """Run the job, printing into its log; return the exit status."""
     out = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)

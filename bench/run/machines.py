@@ -185,7 +185,6 @@ class Group:
         return self
 
     def _met(self) -> Store:
-        """Return the store where the processes meet."""
         launch = self.launch
         if launch.machines == 1:
             return FileStore(str(_folder_of(launch) / "store"))
@@ -277,7 +276,7 @@ class Group:
 
 
 def follow(group: Group) -> None:
-    """Follow the first process until the run ends.
+    """Follow the first process until the run ends: start this machine's ranks of each case.
 
     Raises:
         LaunchError: the first process is gone.
@@ -293,11 +292,6 @@ def follow(group: Group) -> None:
 
 
 def _start_ranks(group: Group, folder: Path) -> None:
-    """Start this machine's ranks of each case.
-
-    Raises:
-        TimeoutError: the run has ended.
-    """
     known: dict[Workload, Ready | str] = {}
     environment = Waiting(group.hear(group.store, "waiting")).environment()
     with closing(Engine(folder, environment, look=group.check)) as engine:

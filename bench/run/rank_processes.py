@@ -104,7 +104,6 @@ def _measured(job: Job, out: PartWriter) -> str | None:
 
 
 def _one_rank(local: int, job: Job, table: Table | None, parent: int) -> None:
-    """Run the process of one rank, number ``local`` of this machine."""
     die_with_parent(parent)
     world, here, rank = job.case.workload.gpus, job.here, job.here[local]
     os.environ["LOCAL_WORLD_SIZE"] = str(len(here))  # for a path that uses torch's group
