@@ -26,7 +26,6 @@ class RowBuffer:
 
     def __init__(self, allocate: Callable[[int], Tensor]) -> None:
         self._allocate = allocate
-        #: The whole buffer.
         self.whole = allocate(0)
 
     def rows(self, count: int) -> Tensor:
@@ -109,7 +108,6 @@ class TicketRing:
         return self._next
 
     def issue(self, finish: Callable[[], Tensor]) -> RingTicket:
-        """Issue the ticket of the claimed buffer."""
         fetch = _Fetch(finish)
         ticket = RingTicket(fetch)
         fetch.ticket = weakref.ref(ticket)
@@ -118,7 +116,6 @@ class TicketRing:
         return ticket
 
     def close(self) -> None:
-        """Expire every ticket."""
         for fetch in self._fetches:
             if fetch is not None:
                 fetch.expire("the fetcher is closed")

@@ -210,19 +210,14 @@ class CachedFetcher(KernelFetcher):
     def _arrange(
         self, ids: Tensor, buffer: IdBuffer, stream: torch.cuda.Stream, place: int
     ) -> ReadOrder:
-        given = super()._arrange(ids, buffer, stream, place).ids
+        ids = super()._arrange(ids, buffer, stream, place).ids
         with torch.cuda.stream(stream):
-            rows, near = self._located(given)
+            rows = torch.empty(ids.numel(), dtype=torch.int64, device=self.device)
+            near = torch.empty(ids.numel(), dtype=torch.int8, device=self.device)  # 1: kept
+            if ids.numel():
+                lookup = (ids, ids.element_size(), self.num_rows, self._slots)
+                to = (self._first_here, self._first_there, rows, near, self._hits, self._bad_id)
+                kernel = load_from("lookup.cu", "lookup_kernel", architecture(self.device))
+                launch_threads(kernel, ids.numel(), (*lookup, *to), self.device)
             places = torch.sort(near.view(torch.uint8), stable=True).indices
             return ReadOrder(rows[places], out_rows=places)
-
-    def _located(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Look up rows ``ids`` by one launch: their ids in both places, and 1 if kept (int8)."""
-        rows = torch.empty(ids.numel(), dtype=torch.int64, device=self.device)
-        near = torch.empty(ids.numel(), dtype=torch.int8, device=self.device)
-        if ids.numel():
-            lookup = (ids, ids.element_size(), self.num_rows, self._slots)
-            to = (self._first_here, self._first_there, rows, near, self._hits, self._bad_id)
-            kernel = load_from("lookup.cu", "lookup_kernel", architecture(self.device))
-            launch_threads(kernel, ids.numel(), (*lookup, *to), self.device)
-        return rows, near

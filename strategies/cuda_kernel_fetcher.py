@@ -252,7 +252,7 @@ class KernelFetcher(Fetcher):
             on_gpu = ids.device.type != "cpu"
             if on_gpu and ordering != stream:
                 ordering.wait_event(self._ready[place])
-            order = self._ordered(ids if on_gpu else buffer.send(ids, ordering))
+            order = read_order(ids if on_gpu else buffer.send(ids, ordering), self._order)
             if ordering == stream:
                 return order
             self._found[place].record(ordering)
@@ -261,9 +261,6 @@ class KernelFetcher(Fetcher):
             assert tensor is not None
             tensor.record_stream(stream)
         return order
-
-    def _ordered(self, ids: Tensor) -> ReadOrder:
-        return read_order(ids, self._order)
 
     def _gather(self, order: ReadOrder, out: Tensor) -> None:
         point = self.points[order.ids.dtype]

@@ -100,7 +100,6 @@ class HostPath(Observed, ABC):
         """Fetch by ``way``, one of :meth:`ways`, from now on."""
 
     def close(self) -> None:
-        """Join the threads."""
         self.cpu.close()
 
 

@@ -80,7 +80,6 @@ class Producer:
             raise
 
     def send(self, message: Any) -> None:
-        """Send a message."""
         try:
             self._connection.send(message)
         except OSError as gone:

@@ -89,7 +89,7 @@ class Step(NamedTuple):
     """``loads``, then rows of the partitions ``served`` are gathered."""
 
     loads: list[Load]
-    served: frozenset[int] = frozenset()
+    served: frozenset[int]
 
 
 class Walk:
@@ -138,28 +138,20 @@ class Walk:
         left = range(max(0, self._state), len(self._states))
         goal = next((k for k in left if wanted <= self._states[k]), None)
         if goal is None:
-            yield from self._detour(wanted)
+            self._astray = True  # serve what is there, then the rest by as much as the buffer holds
+            if here := wanted & self.where.keys():
+                yield Step([], here)
+            rest = sorted(wanted - here)
+            for k in range(0, len(rest), self._held):
+                served = frozenset(rest[k : k + self._held])
+                yield Step(self._hold(served), served)
             return
         for state in range(left.start, goal + 1):
-            loads = self._enter(state)
-            if state < goal:
-                yield Step(loads)
-        yield Step(loads, wanted)
-
-    def _enter(self, state: int) -> list[Load]:
-        if state == self._state and not self._astray:
-            return []
-        self._state, self._astray = state, False
-        return self._hold(self._states[state])
-
-    def _detour(self, wanted: frozenset[int]) -> Iterator[Step]:
-        self._astray = True  # serve what is there, then the rest by as much as the buffer holds
-        if here := wanted & self.where.keys():
-            yield Step([], here)
-        rest = sorted(wanted - here)
-        for k in range(0, len(rest), self._held):
-            served = frozenset(rest[k : k + self._held])
-            yield Step(self._hold(served), served)
+            loads = list[Load]()
+            if state != self._state or self._astray:
+                self._state, self._astray = state, False
+                loads = self._hold(self._states[state])
+            yield Step(loads, wanted if state == goal else frozenset())
 
     def _hold(self, parts: frozenset[int]) -> list[Load]:
         for part in self.where.keys() - parts:
@@ -205,23 +197,19 @@ class BufferPath(HostPath):
         parts = self._partitions.of(array, self._file.num_rows)
         try:
             for step in self._walk.steps(parts):
-                self._take(step, array, parts, out)
+                for part, place in step.loads:
+                    self._load(part, place)
+                if not step.served:
+                    continue
+                shift = np.zeros(self._partitions.count, np.int64)
+                for part in step.served:
+                    shift[part] = self._walk.where[part] * self._most - self._bounds[part]
+                served = np.flatnonzero(np.isin(parts, list(step.served)))
+                rows = torch.from_numpy(array[served] + shift[parts[served]])
+                self.cpu.gather(self._buffer, rows, out, torch.from_numpy(served))
         except BaseException:  # what the walk believes to be there may not be
             self.begin_epoch()
             raise
-
-    def _take(
-        self, step: Step, ids: NDArray[np.int64], parts: NDArray[np.int64], out: Tensor
-    ) -> None:
-        for part, place in step.loads:
-            self._load(part, place)
-        if step.served:
-            shift = np.zeros(self._partitions.count, np.int64)
-            for part in step.served:
-                shift[part] = self._walk.where[part] * self._most - self._bounds[part]
-            served = np.flatnonzero(np.isin(parts, list(step.served)))
-            rows = torch.from_numpy(ids[served] + shift[parts[served]])
-            self.cpu.gather(self._buffer, rows, out, torch.from_numpy(served))
 
     def _load(self, part: int, place: int) -> None:
         begin, end = self._walk.extents[part]

@@ -22,7 +22,7 @@ What is random depends on the seed alone, and is the same in every epoch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ from numpy.typing import NDArray
 
 #: The numbers of the partitions that a buffer holds at one time.
 State = tuple[int, ...]
+#: How the states of an epoch follow each other.
+ORDERS = ("beta", "comet", "sequential")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,19 @@ class Partitions:
 
     def states(self) -> tuple[State, ...]:
         """What the buffer holds in an epoch, ``held`` partitions at a time."""
-        return tuple(ORDERS[self.order](self))
+        if self.order == "sequential":
+            # The last ones stay with some before them.
+            begins = np.minimum(range(0, self.count, self.held), self.count - self.held).tolist()
+            return tuple(tuple(range(begin, begin + self.held)) for begin in begins)
+        # By a hash, as no library promises its next version's random order.
+        hashes = [hashlib.sha256(f"{self.seed}/{k}".encode()).digest() for k in range(self.count)]
+        shuffled = sorted(range(self.count), key=hashes.__getitem__)
+        if self.order == "beta":
+            return tuple(beta(shuffled, self.held))
+        size = max(1, self.held // 2)
+        groups = [tuple(shuffled[k : k + size]) for k in range(0, self.count, size)]
+        pairs = beta(list(range(len(groups))), 2)
+        return tuple(sum((groups[k] for k in pair), ()) for pair in pairs)
 
     def bounds(self, num_rows: int) -> NDArray[np.int64]:
         """Where each partition begins, and where the last one ends: int64 ``[count + 1]``; raises
@@ -80,28 +94,6 @@ class Partitions:
         last = (ids.astype(np.int64) + 1) * self.count - 1
         return np.asarray(last // max(1, num_rows))
 
-    def shuffled(self) -> list[int]:
-        """All partitions in random order: by a hash, as no library promises its next version's."""
-
-        hashes = [hashlib.sha256(f"{self.seed}/{k}".encode()).digest() for k in range(self.count)]
-        return sorted(range(self.count), key=hashes.__getitem__)
-
-
-def _beta(parts: Partitions) -> Iterator[State]:
-    return beta(parts.shuffled(), parts.held)
-
-
-def _comet(parts: Partitions) -> Iterator[State]:
-    order, size = parts.shuffled(), max(1, parts.held // 2)
-    groups = [tuple(order[k : k + size]) for k in range(0, parts.count, size)]
-    return (sum((groups[k] for k in state), ()) for state in beta(list(range(len(groups))), 2))
-
-
-def _sequential(parts: Partitions) -> Iterator[State]:
-    for first in range(0, parts.count, parts.held):
-        begin = min(first, parts.count - parts.held)  # the last ones stay with some before them
-        yield tuple(range(begin, begin + parts.held))
-
 
 def beta(parts: list[int], held: int) -> Iterator[State]:
     """BETA's states over ``parts``, of which the buffer holds ``held``, at least 2 if not all."""
@@ -116,11 +108,3 @@ def beta(parts: list[int], held: int) -> Iterator[State]:
             buffer[k] = waiting[k]
             yield tuple(buffer)
         del waiting[:replaced]
-
-
-#: How the states of an epoch follow each other, by name.
-ORDERS: dict[str, Callable[[Partitions], Iterator[State]]] = {
-    "beta": _beta,
-    "comet": _comet,
-    "sequential": _sequential,
-}

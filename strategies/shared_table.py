@@ -115,9 +115,6 @@ def map_table(file: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 def _of_all(numbers: list[int]) -> list[list[int]]:
     if not (dist.is_available() and dist.is_initialized()):
         return [numbers]
-    on_gpu = dist.get_backend() == "nccl"
-    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-    own = torch.tensor(numbers, dtype=torch.int64, device=device)
-    gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(gathered, own)
-    return [each.tolist() for each in gathered]
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, numbers)
+    return gathered

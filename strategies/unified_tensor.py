@@ -114,10 +114,14 @@ def unified(
     writable = isinstance(x, np.memmap) and x.flags.writeable
     with plain_torch():
         table = _table_of(x)
-        rows = len(table)
+        rows, training = len(table), None
+        if train_ids is not None:
+            training = ids_of(train_ids, rows, "train_ids").numpy()
+            if not len(training):
+                raise ValueError("train_ids: names no row")
         known = Knowledge(
             graph=None if graph is None else adjacency_of(edges_of(graph, rows), rows),
-            training_ids=None if train_ids is None else _training(train_ids, rows),
+            training_ids=training,
             earlier=None if minibatches is None else _epoch_of(minibatches, rows),
             ranks=current_ranks() if "ranks" in path.needs else None,
             file=file,
@@ -145,13 +149,6 @@ def _table_of(x: Any) -> Tensor:
         raise ValueError(f"x requires a gradient: {TRAINED}")
     table: Tensor = x
     return table
-
-
-def _training(ids: Any, num_rows: int) -> NDArray[np.int64]:
-    checked = ids_of(ids, num_rows, "train_ids")
-    if not len(checked):
-        raise ValueError("train_ids: names no row")
-    return checked.numpy()
 
 
 def _epoch_of(minibatches: Any, num_rows: int) -> Callable[[int], list[Tensor]]:

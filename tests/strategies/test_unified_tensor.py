@@ -258,16 +258,11 @@ def test_a_program_that_forgets_to_close_ends_and_the_package_alone_loads_no_tor
     assert (done.returncode, done.stdout, done.stderr) == (0, "8.0\n", "")
 
 
-def test_a_place_without_a_path_is_named():
-    with pytest.raises(ValueError, match="device = 'cuda:x': expected"):
-        gatherbench.unified(TABLE, device="cuda:x")
-    with pytest.raises(ValueError, match=r"mps,auto\) cannot run on cpu: unsupported"):
-        gatherbench.unified(TABLE, "async_zero_copy", "cpu", provider="mps")
-
-
 @pytest.mark.parametrize(
     ("x", "strategy", "params", "error", "said"),
     [
+        (TABLE, "cpu_gather", {"device": "cuda:x"}, ValueError, "device = 'cuda:x': expected"),
+        (TABLE, "async_zero_copy", {"provider": "mps"}, ValueError, "mps,auto.* cannot run on cpu"),
         (TABLE, "async_zerocopy", {}, ValueError, "did you mean 'async_zero_copy'"),
         (TABLE, "aligned_zero_copy", {"ordr": "given"}, ValueError, "did you mean 'order'"),
         (np.ma.array(TABLE), "aligned_zero_copy", {}, TypeError, r"x\.filled\(value\)"),
@@ -279,7 +274,7 @@ def test_a_place_without_a_path_is_named():
 )
 def test_what_is_no_table_or_no_strategy(x, strategy, params, error, said):
     with pytest.raises(error, match=said):
-        gatherbench.unified(x, strategy, "cpu", **params)
+        gatherbench.unified(x, strategy, **({"device": "cpu"} | params))
 
 
 #: ``(rank, world, LOCAL_WORLD_SIZE)``
