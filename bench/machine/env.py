@@ -13,7 +13,7 @@ import platform
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,6 @@ import gatherbench
 from gatherbench.bench.machine.gpus import describe_gpus
 from gatherbench.bench.machine.numa import Topology
 
-#: The environment variable that names the commit of files without a git history.
-COMMIT_VARIABLE = "GATHERBENCH_COMMIT"
 #: The files that affect a measurement; changes of results, docs and notebooks are ignored.
 _CODE = ("bench", "strategies", "kernels", "datasets", "src", "pyproject.toml")
 
@@ -37,6 +35,8 @@ def describe_machine() -> dict[str, Any]:
     import torch  # takes seconds, and only this function needs it
 
     gpus = describe_gpus()
+    flags = re.search(r"^flags\s*:.*\bhypervisor\b", _read("/proc/cpuinfo") or "", re.MULTILINE)
+    maker = _read("/sys/class/dmi/id/sys_vendor") or "unnamed"
     return {
         "commit": commit_id(),
         "cpu": describe_cpu(),
@@ -45,7 +45,7 @@ def describe_machine() -> dict[str, Any]:
         **gpus,
         "kernel": platform.release(),
         "architecture": platform.machine(),
-        "virtual_machine": _virtual_machine(),
+        "virtual_machine": maker if flags else None,  # None: bare metal
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "libraries": library_versions(),
         "torch": {
@@ -81,7 +81,7 @@ def commit_id() -> str:
     ``$GATHERBENCH_COMMIT`` takes precedence, for files copied without their history or onto a
     checkout of another commit. Outside of a checkout it is the package's version, as ``v0.1.0``.
     """
-    if named_commit := os.environ.get(COMMIT_VARIABLE):
+    if named_commit := os.environ.get("GATHERBENCH_COMMIT"):
         return named_commit
     checkout = _checkout()
     if (checkout / ".git").exists():
@@ -92,35 +92,30 @@ def commit_id() -> str:
     return f"v{gatherbench.__version__}"
 
 
-def library_versions(plugins: Iterable[str] = ()) -> dict[str, str | None]:
+def library_versions(plugins: Collection[str] = ()) -> dict[str, str | None]:
     """Return the installed version of each required distribution; ``None``: not installed.
 
     Development tools are left out. ``plugins``: further distributions that take part; they are
     listed with their requirements.
     """
-    of_plugins = [r for name in plugins for r in (name, *(importlib.metadata.requires(name) or []))]
-    names = {re.split(r"[^\w.-]", r, maxsplit=1)[0] for r in (*_requirements(), *of_plugins)}
+    requirements = [*plugins]
+    for name in plugins:
+        requirements += importlib.metadata.requires(name) or []
+    try:
+        ours = importlib.metadata.requires("gatherbench") or []
+        requirements += [r for r in ours if not re.search(r"extra == .dev", r)]
+    except importlib.metadata.PackageNotFoundError:
+        if (file := _checkout() / "pyproject.toml").is_file():
+            project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+            extras = project.get("optional-dependencies", {}) | {"dev": []}
+            requirements += [*project["dependencies"], *itertools.chain(*extras.values())]
     versions: dict[str, str | None] = {}
-    for name in sorted(names):
+    for name in sorted({re.split(r"[^\w.-]", r, maxsplit=1)[0] for r in requirements}):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             versions[name] = None
     return versions
-
-
-def _requirements() -> list[str]:
-    """Return the requirements of the installed project, or of the checkout that runs."""
-    try:
-        installed = importlib.metadata.requires("gatherbench") or []
-        return [r for r in installed if not re.search(r"extra == .dev", r)]
-    except importlib.metadata.PackageNotFoundError:
-        file = _checkout() / "pyproject.toml"
-    if not file.is_file():
-        return []
-    project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
-    extras = project.get("optional-dependencies", {}) | {"dev": []}
-    return [*project["dependencies"], *itertools.chain(*extras.values())]
 
 
 def describe_cpu() -> dict[str, Any]:
@@ -150,7 +145,7 @@ def describe_numa(gpu_nodes: Sequence[int | None], topology: Topology | None = N
     Args:
         gpu_nodes: the node of each GPU; ``None``: unknown.
     """
-    nodes = (topology or Topology()).nodes()
+    nodes, bound = (topology or Topology()).nodes(), False
     if len(nodes) < 2:
         binding = "not bound: one NUMA node"
     elif not gpu_nodes:
@@ -158,10 +153,11 @@ def describe_numa(gpu_nodes: Sequence[int | None], topology: Topology | None = N
     elif None in gpu_nodes:
         binding = "not bound: the kernel hides a GPU's node"
     else:
+        bound = True
         binding = "a case on a GPU is bound to its node, unless the plan says numa = none"
     return {
         "processors_by_node": {str(node): len(cores) for node, cores in nodes.items()},
-        "bound": len(nodes) > 1 and bool(gpu_nodes) and None not in gpu_nodes,
+        "bound": bound,
         "binding": binding,
     }
 
@@ -175,13 +171,6 @@ def describe_memory() -> dict[str, Any]:
         "container_limit": int(limit) if limit.isdigit() else None,
         "transparent_huge_pages": thp[1] if thp else None,
     }
-
-
-def _virtual_machine() -> str | None:
-    """Return the virtual machine's maker, ``unnamed`` if unknown, or ``None`` on bare metal."""
-    if not re.search(r"^flags\s*:.*\bhypervisor\b", _read("/proc/cpuinfo") or "", re.MULTILINE):
-        return None
-    return _read("/sys/class/dmi/id/sys_vendor") or "unnamed"
 
 
 def _checkout() -> Path:

@@ -159,9 +159,9 @@ def describe_gpus() -> dict[str, Any]:
         device = cuda_device()
         gpus = [device] if device else []
         source, nvml_error = "CUDA driver API", str(unavailable)
-    used = gpu_in_use(gpus)
+    gpus, used = used_first(gpus)
     return {
-        "gpus": [dataclasses.asdict(gpu) for gpu in used_first(gpus, used)],
+        "gpus": [dataclasses.asdict(gpu) for gpu in gpus],
         "gpu_in_use": used,
         "gpu_source": source if gpus else None,
         "no_gpu": None if gpus else nvml_error,
@@ -185,12 +185,9 @@ def cuda_device() -> GpuInfo | None:
     return GpuInfo(name.split(b"\0")[0].decode(), hash_of_uuid(f"GPU-{identity}"))
 
 
-def gpu_in_use(gpus: list[GpuInfo]) -> str | None:
-    """Return the ``uuid_hash`` of the one of the ``gpus`` on which cases run; ``None``: unknown."""
+def used_first(gpus: list[GpuInfo]) -> tuple[list[GpuInfo], str | None]:
+    """Return the GPUs, that on which cases run first, and its ``uuid_hash``; ``None``: unknown."""
     used = (device := cuda_device()) and device.uuid_hash
-    return used if used in [gpu.uuid_hash for gpu in gpus] else None
-
-
-def used_first(gpus: list[GpuInfo], used: str | None) -> list[GpuInfo]:
-    """Return the GPUs with the one in use before all others."""
-    return sorted(gpus, key=lambda gpu: used is not None and gpu.uuid_hash != used)
+    if used not in [gpu.uuid_hash for gpu in gpus]:
+        return gpus, None
+    return sorted(gpus, key=lambda gpu: gpu.uuid_hash != used), used

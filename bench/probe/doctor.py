@@ -25,7 +25,7 @@ from gatherbench.bench.machine.env import (
     describe_numa,
     library_versions,
 )
-from gatherbench.bench.machine.gpus import GpuInfo, gpu_in_use, list_gpus, used_first
+from gatherbench.bench.machine.gpus import GpuInfo, list_gpus, used_first
 from gatherbench.bench.meters.base import Meter
 from gatherbench.bench.meters.load import Load
 from gatherbench.bench.meters.nvml_device import COUNTERS, GpuUnderTest, SensorChoice, uuids_of
@@ -67,7 +67,7 @@ def examine() -> list[Finding]:
     """Check everything; something that is missing is a finding and raises no error."""
     gpus: list[GpuInfo] | Reason
     try:
-        gpus = used_first(listed := list_gpus(), gpu_in_use(listed))
+        gpus, _ = used_first(list_gpus())
     except SensorUnavailableError as unavailable:
         gpus = unavailable.reason
     host_findings = _host([] if isinstance(gpus, Reason) else gpus)

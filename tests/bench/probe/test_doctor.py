@@ -94,7 +94,7 @@ ENGINE = read_engines.ThreadEngine(1)
             {"Driver": ("limited", "driver 590.10", "driver 580 or newer")},
         ),
         (
-            {"list_gpus": always(GPUS), "gpu_in_use": always(H200.uuid_hash)},
+            {"list_gpus": always(GPUS), "used_first": always(([H200, T400], H200.uuid_hash))},
             {"GPU": ("ok", "NVIDIA H200, 150.0 GiB, the first of 2", "")},
         ),
         (
