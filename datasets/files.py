@@ -64,24 +64,23 @@ def exclusive(folder: Path) -> Iterator[None]:
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a hidden folder to fill, which is renamed ``folder`` when the block succeeds.
 
-    It replaces an existing ``folder``. After an error it is removed.
+    It replaces an existing ``folder``; after an error it is removed. Hold :func:`exclusive`.
 
     Raises:
-        DatasetError: the disk is full; or as :func:`exclusive`.
+        DatasetError: the disk is full.
     """
-    with exclusive(folder):
-        staged = _hidden(folder)
-        shutil.rmtree(staged, ignore_errors=True)  # of a killed writer
-        staged.mkdir()
-        try:
-            yield staged
-            _publish(staged, folder)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise DatasetError(f"{folder}: the disk is full; {_ROOM}") from error
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
+    staged = _hidden(folder)
+    shutil.rmtree(staged, ignore_errors=True)  # of a killed writer
+    staged.mkdir()
+    try:
+        yield staged
+        _publish(staged, folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DatasetError(f"{folder}: the disk is full; {_ROOM}") from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def _publish(staged: Path, folder: Path) -> None:

@@ -28,16 +28,6 @@ class CudaCallError(RuntimeError):
         self.call, self.code = call, code
 
 
-def runtime() -> Any:
-    """Return the module ``cuda.bindings.runtime``; ``CudaCallError`` if it is not installed."""
-    return _bindings("runtime")
-
-
-def driver() -> Any:
-    """Return the module ``cuda.bindings.driver``; raises as :func:`runtime`."""
-    return _bindings("driver")
-
-
 @functools.cache
 def _bindings(name: str) -> Any:
     try:
@@ -46,6 +36,10 @@ def _bindings(name: str) -> Any:
         raise CudaCallError(
             f"import cuda.bindings.{name}", "ImportError", str(missing), HOW_TO_INSTALL
         ) from missing
+
+
+#: Return CUDA's module of this name; ``CudaCallError`` if it is not installed.
+runtime, driver = (functools.partial(_bindings, name) for name in ("runtime", "driver"))
 
 
 def call_runtime(name: str, *arguments: Any, hints: dict[str, str] | None = None) -> Any:

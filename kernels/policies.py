@@ -11,7 +11,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
@@ -115,15 +115,11 @@ class Policy:
         return lanes
 
 
-def _load() -> Mapping[str, Policy]:
-    text = resources.files("gatherbench.kernels").joinpath("policies.toml").read_text()
-    return MappingProxyType(
-        {name: Policy(name=name, **rule) for name, rule in tomllib.loads(text).items()}
-    )
-
-
+_RULES = tomllib.loads(Path(__file__).with_name("policies.toml").read_text())
 #: Every policy by name, in the order of ``policies.toml``.
-POLICIES: Mapping[str, Policy] = _load()
+POLICIES: Mapping[str, Policy] = MappingProxyType(
+    {name: Policy(name=name, **rule) for name, rule in _RULES.items()}
+)
 
 
 def policy(name: str) -> Policy:

@@ -38,13 +38,8 @@ def mask_histogram(
 ) -> npt.NDArray[np.int64]:
     """Count the (instruction, line) pairs of a batch by sector mask: int64 ``[16]``.
 
-    Args:
-        ids: ``[B]`` row ids in the order of the kernel's input.
-        row_bytes, stride: bytes of a row and from row to row.
-        base: address of the table (only its value modulo 128 matters).
-        kept_lines: lines that a cache keeps from one instruction of a row to the next ones; their
-            sectors are counted once. It applies only to rows that share no line with others in an
-            instruction; in the flat mapping any row may, so it is ignored there.
+    The arguments are those of ``count_requests``. ``kept_lines`` applies only to rows that share no
+    line with others in an instruction; in the flat mapping any row may, so it is ignored there.
     """
     slots, lanes = point.slots(row_bytes), min(point.lanes or WARP_LANES, WARP_LANES)
     shape = (SHIFTS.index(point.shift), point.width, row_bytes // point.width, slots, lanes)

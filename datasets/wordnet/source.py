@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets.columns import edge_keys
-from gatherbench.datasets.dataset import DatasetSpec
+from gatherbench.datasets.download import Published
 from gatherbench.datasets.relations import write_edges
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
@@ -27,34 +27,7 @@ FEATURE_DIM = 300
 NUM_CLASSES = 45
 
 #: Pointer symbols of wninput(5WN) and their meanings; of several pointers the first here counts.
-SYMBOLS = {
-    "@": "hypernym",
-    "~": "hyponym",
-    "@i": "instance hypernym",
-    "~i": "instance hyponym",
-    "#m": "member holonym",
-    "%m": "member meronym",
-    "#p": "part holonym",
-    "%p": "part meronym",
-    "#s": "substance holonym",
-    "%s": "substance meronym",
-    "&": "similar to",
-    "!": "antonym",
-    "=": "attribute",
-    "*": "entailment",
-    ">": "cause",
-    "^": "also see",
-    "$": "verb group",
-    "<": "participle of verb",
-    "\\": "pertainym",
-    ";c": "topic",
-    "-c": "member of topic",
-    ";r": "region",
-    "-r": "member of region",
-    ";u": "usage",
-    "-u": "member of usage",
-    "+": "derivationally related",
-}
+SYMBOLS: dict[str, str] = Published("wordnet").known["pointers"]
 #: Kinds of edges: the node's pointer to its neighbour, or the inverse of the neighbour's pointer.
 RELATIONS = (*SYMBOLS.values(), *(f"inverse of {kind}" for kind in SYMBOLS.values()))
 
@@ -67,34 +40,11 @@ _ROWS = 1 << 14  # rows of the table built at a time: 20 MB
 Words = NDArray[np.uint16]
 
 
-class WordnetSource:
+@dataclass(frozen=True, slots=True)
+class WordnetSource(Published):
     """WordNet 3.0: synsets, the pointers between them, glosses as features."""
 
-    name = "wordnet"
-    summary = "WordNet 3.0: 117,659 synsets, real text features, 45 classes; shipped"
-    scalable = False
-
-    def estimate(self, scale: float) -> DatasetSpec:
-        return DatasetSpec(
-            name=self.name,
-            scale=scale,
-            num_nodes=117_659,
-            num_edges=367_578,
-            feature_dim=FEATURE_DIM,
-            feature_dtype="float32",
-            num_classes=NUM_CLASSES,
-            source="WordNet 3.0 (Princeton University), files data.noun, .verb, .adj and .adv",
-            licence="WordNet 3.0 licence: free to use, copy, modify and distribute with its notice",
-            notes=(
-                "nodes are synsets, in the order of the files; the class is the lexicographer file",
-                "undirected: a pointer of any kind, lexical or not, joins two synsets both ways; "
-                "pointers within one synset are left out",
-                "the kind of an edge is that of the pointer: of several the first in a fixed order",
-                "features are the words of the gloss and its examples alone, hashed to 300 signed "
-                "columns, each row scaled to length 1",
-                "train, validation and test (60/20/20) by a hash of the synset's offset",
-            ),
-        )
+    name: str = "wordnet"
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
         spec = self.estimate(scale)

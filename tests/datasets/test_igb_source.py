@@ -8,9 +8,10 @@ import pytest
 from gatherbench.datasets import igb_source
 from gatherbench.datasets.dataset import DatasetError, GraphDataset
 from gatherbench.datasets.igb_source import IgbSource
-from gatherbench.datasets.relations import read_relations
 from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import open_dataset
+
+from .edges import kinds_of
 
 COUNTS = {"paper": 5, "author": 3, "institute": 1, "fos": 2}
 EDGES = {
@@ -51,20 +52,13 @@ def prepared(root: Path, name: str) -> GraphDataset:
     return open_dataset(root / name)
 
 
-def edges(data: GraphDataset) -> dict[tuple[int, int], str]:
-    targets = np.repeat(np.arange(data.spec.num_nodes), np.diff(data.indptr))
-    kinds = [data.spec.relations[kind] for kind in read_relations(data)]
-    pairs = zip(data.indices.tolist(), targets.tolist(), strict=True)
-    return dict(zip(pairs, kinds, strict=True))
-
-
 @pytest.mark.parametrize("bare", [False, True])
 def test_every_type_is_in_one_table_and_every_kind_goes_both_ways(tmp_path, bare):
     layout(tmp_path, "igbh", "large", bare=bare)
     data = prepared(tmp_path, "igbh-large")
     # Papers are 0 to 4, authors 5 to 7, fields 8 and 9, the institute is 10.
     assert data.spec.node_types == (("paper", 5), ("author", 3), ("fos", 2), ("institute", 1))
-    assert edges(data) == {
+    assert kinds_of(data) == {
         (0, 1): "cites",
         (1, 0): "cites",  # 1 -> 0 is there by itself: the first of two kinds
         (2, 1): "cites",

@@ -28,6 +28,8 @@ from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.store import DatasetError, open_dataset
 
+from .edges import edges_of
+
 THREE = {(5, 7), (7, 9), (9, 2)}
 RING = {(0, 1), (1, 2), (2, 0)}
 PATH = {(0, 1), (1, 0), (1, 2), (2, 1)}
@@ -68,11 +70,6 @@ def refused(complaint: str, path: Path, **options: Any) -> None:
     with pytest.raises(DatasetError, match=complaint):
         load(path, **options)
     assert not (path.parent / "mine").exists()
-
-
-def edges(data: GraphDataset) -> set[tuple[int, int]]:
-    targets = np.repeat(np.arange(data.spec.num_nodes), np.diff(data.indptr))
-    return set(zip(data.indices.tolist(), targets.tolist(), strict=True))
 
 
 def splits(data: GraphDataset) -> list[list[int]]:
@@ -237,7 +234,7 @@ def test_text_is_read_right_or_refused_with_the_remedy(tmp_path, name, content, 
     if isinstance(expected, str):
         refused(rf"{name}.*{expected}", path, dim=1, **options)
     else:
-        assert edges(load(path, dim=1, **options)) == expected
+        assert set(edges_of(load(path, dim=1, **options))) == expected
 
 
 @settings(max_examples=20, deadline=None)
@@ -334,7 +331,7 @@ def graph_file(folder: Path, kind: str, **changes: torch.Tensor) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_data_of_pyg_brings_what_it_has(tmp_path, kind):
     data = load(graph_file(tmp_path, kind))
-    assert edges(data) == RING
+    assert set(edges_of(data)) == RING
     assert data.features.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert data.features.dtype == np.float32
     assert data.labels.tolist() == [1, 0, 2, -1]
@@ -379,7 +376,12 @@ def test_a_bad_data_is_explained_by_what_is_bad(tmp_path, kind, changes, complai
 
 def test_an_edge_index_lies_either_way_and_says_from_where_it_counts(tmp_path):
     for array in (SQUARE, SQUARE.T, np.asfortranarray(SQUARE), SQUARE.astype(np.uint8)):
-        assert edges(load(put(tmp_path, "e.npy", array))) == {(0, 1), (1, 2), (2, 3), (3, 0)}
+        assert set(edges_of(load(put(tmp_path, "e.npy", array)))) == {
+            (0, 1),
+            (1, 2),
+            (2, 3),
+            (3, 0),
+        }
     path = put(tmp_path, "e.npy", SQUARE + 1)
     assert load(path).spec.num_nodes == 5
     assert load(path, one_based=True).spec.num_nodes == 4
@@ -451,7 +453,7 @@ def test_a_data_of_pyg_1_is_read(tmp_path, monkeypatch):
     path = put(tmp_path, "old.pt", saved((old, None)))
     monkeypatch.undo()
     data = load(path)
-    assert edges(data) == RING
+    assert set(edges_of(data)) == RING
     assert data.labels.tolist() == [1, 0, 2, -1]
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.ogb_source import MagSource
-from gatherbench.datasets.relations import read_relations
 from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import open_dataset
+
+from .edges import kinds_of
 
 pytest.importorskip("ogb")
 
@@ -66,19 +67,17 @@ def test_types_follow_one_another_and_edges_go_both_ways(raw, tmp_path):
     assert data.labels.tolist() == [4, 348, 0, -1, -1, -1]
     assert data.train_ids.tolist() == [0]
     assert (data.val_ids.tolist(), data.test_ids.tolist()) == ([1], [2])
-    targets = np.repeat(np.arange(6), np.diff(data.indptr)).tolist()
-    kinds = [data.spec.relations[kind] for kind in read_relations(data)]
-    assert set(zip(data.indices.tolist(), targets, kinds, strict=True)) == {
-        (3, 0, "writes"),
-        (3, 1, "writes"),
-        (4, 2, "writes"),
-        (0, 3, "inverse writes"),
-        (1, 3, "inverse writes"),
-        (2, 4, "inverse writes"),
-        (0, 1, "cites"),  # also an inverse: the first of both kinds
-        (1, 0, "cites"),
-        (2, 5, "has_topic"),
-        (5, 2, "inverse has_topic"),
+    assert kinds_of(data) == {
+        (3, 0): "writes",
+        (3, 1): "writes",
+        (4, 2): "writes",
+        (0, 3): "inverse writes",
+        (1, 3): "inverse writes",
+        (2, 4): "inverse writes",
+        (0, 1): "cites",  # also an inverse: the first of both kinds
+        (1, 0): "cites",
+        (2, 5): "has_topic",
+        (5, 2): "inverse has_topic",
     }
     assert np.array_equal(data.features[:3], ROWS)
     assert np.array_equal(data.features[3], (ROWS[0] + ROWS[1]) / 2)

@@ -19,6 +19,8 @@ from gatherbench.datasets.registry import get_source
 from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import open_dataset
 
+from .edges import edges_of
+
 pytest.importorskip("ogb")
 
 EDGES = np.array([[0, 1, 2, 2, 4, 0], [1, 0, 3, 3, 4, 2]])  # both ways, twice, and a self-loop
@@ -98,26 +100,23 @@ def prepared(tmp_path: Path, name: str) -> Path:
     return folder
 
 
-def test_arxiv_is_made_undirected_and_repetitions_are_merged(tmp_path, capfd):
-    csv_folder(tmp_path / "raw", "ogbn-arxiv", "time", 128)
-    folder = prepared(tmp_path, "ogbn-arxiv")
+@pytest.mark.parametrize(
+    ("name", "kind", "width", "classes"),
+    [("ogbn-arxiv", "time", 128, 40), ("ogbn-products", "sales_ranking", 100, 47)],
+)
+def test_edges_go_both_ways_and_repetitions_are_merged(tmp_path, capfd, name, kind, width, classes):
+    csv_folder(tmp_path / "raw", name, kind, width)
+    folder = prepared(tmp_path, name)
     data = open_dataset(folder)
     assert columns_of(folder) == [[1, 2], [0], [0, 3], [2], [4]]
-    assert np.array_equal(data.features, features(128))
+    assert np.array_equal(data.features, features(width))
     assert data.labels.tolist() == [3, 1, 0, 2, 1]
     assert data.train_ids.tolist() == SPLIT["train"]
     assert data.val_ids.tolist() == SPLIT["valid"]
     assert data.test_ids.tolist() == SPLIT["test"]
-    assert data.spec.num_classes == 40
+    assert data.spec.num_classes == classes
     assert data.spec.num_edges == 7
     assert capfd.readouterr() == ("", "")
-
-
-def test_products_comes_both_ways_from_ogb(tmp_path):
-    csv_folder(tmp_path / "raw", "ogbn-products", "sales_ranking", 100)
-    folder = prepared(tmp_path, "ogbn-products")
-    assert columns_of(folder) == [[1, 2], [0], [0, 3], [2], [4]]
-    assert open_dataset(folder).spec.feature_dim == 100
 
 
 def test_the_copy_that_ogb_saves_is_neither_read_nor_written(tmp_path):
@@ -158,8 +157,7 @@ def test_papers_mapped_and_loaded_by_ogb_agree(tmp_path):
     data = open_dataset(prepared(tmp_path, "ogbn-papers100M"))
     assert np.array_equal(graph["node_feat"], data.features)
     assert np.array_equal(arrays.class_numbers(labels, "labels"), data.labels)
-    ours = {(int(u), v) for v, us in enumerate(columns_of(data.folder)) for u in us}
-    assert ours == set(zip(*graph["edge_index"].tolist(), strict=True))
+    assert set(edges_of(data)) == set(zip(*graph["edge_index"].tolist(), strict=True))
 
 
 def test_a_cut_archive_of_papers_is_named_and_leaves_nothing(tmp_path):

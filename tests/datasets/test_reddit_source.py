@@ -11,6 +11,8 @@ from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import open_dataset
 
+from .edges import edges_of
+
 sparse = pytest.importorskip("scipy.sparse")
 
 
@@ -47,8 +49,7 @@ def test_reddit_is_read_as_pyg_reads_it(tmp_path, capfd):
     assert data.spec.row_bytes == 2408
     assert capfd.readouterr() == ("", "")
     theirs = Reddit(str(tmp_path / "raw" / "reddit"))[0]
-    own = {(int(u), v) for v in range(4) for u in data.indices[data.indptr[v] : data.indptr[v + 1]]}
-    assert own == set(zip(*theirs.edge_index.tolist(), strict=True))
+    assert set(edges_of(data)) == set(zip(*theirs.edge_index.tolist(), strict=True))
     assert np.array_equal(data.features, theirs.x)
     assert data.labels.tolist() == theirs.y.tolist()
     for split in ("train", "val", "test"):

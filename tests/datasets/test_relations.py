@@ -18,6 +18,8 @@ from gatherbench.datasets.ogb_source import table_of
 from gatherbench.datasets.relations import read_relations, write_edges
 from gatherbench.datasets.store import open_dataset
 
+from .edges import kinds_of
+
 EDGES = "from,to,what\n0,1,likes\n2,1,knows\n1,0,likes\n0,2,knows\n2,2,is\n0,1,knows\n"
 
 
@@ -28,17 +30,9 @@ def imported(tmp_path: Path) -> GraphDataset:
     return open_dataset(folder)
 
 
-def edges_of(data: GraphDataset) -> dict[tuple[int, int], str]:
-    """Source and target of each edge, and its kind in words."""
-    targets = np.repeat(np.arange(data.spec.num_nodes), np.diff(data.indptr))
-    kinds = read_relations(data)
-    ends = zip(data.indices.tolist(), targets.tolist(), strict=True)
-    return {end: data.spec.relations[kind] for end, kind in zip(ends, kinds, strict=True)}
-
-
 def test_a_column_of_the_edge_list_says_what_edges_are(imported):
     assert imported.spec.relations == ("is", "knows", "likes")
-    assert edges_of(imported) == {
+    assert kinds_of(imported) == {
         (1, 0): "likes",
         (0, 1): "knows",  # the first of its two kinds
         (2, 1): "knows",
@@ -52,7 +46,7 @@ def test_reverse_edges_have_kinds_of_their_own(tmp_path):
     folder = import_graph(
         Import(tmp_path / "edges.txt", "both", relations="3", dim=4, undirected=True), tmp_path
     )
-    assert edges_of(open_dataset(folder)) == {
+    assert kinds_of(open_dataset(folder)) == {
         (0, 1): "a",
         (1, 0): "inverse a",
         (1, 2): "b",
@@ -64,7 +58,7 @@ def test_an_array_of_kinds_lies_beside_an_edge_index(tmp_path):
     ends, kinds = np.array([[0, 1, 2], [1, 2, 0]]), np.array([7, 5, 7])
     np.savez(tmp_path / "g.npz", edge_index=ends, edge_type=kinds)
     folder = import_graph(Import(tmp_path / "g.npz", "g", relations="edge_type", dim=4), tmp_path)
-    assert edges_of(open_dataset(folder)) == {(0, 1): "7", (1, 2): "5", (2, 0): "7"}
+    assert kinds_of(open_dataset(folder)) == {(0, 1): "7", (1, 2): "5", (2, 0): "7"}
 
 
 @pytest.mark.parametrize(

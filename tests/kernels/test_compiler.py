@@ -118,52 +118,26 @@ def test_what_this_user_keeps_is_taken(planted):
     assert compiled() == PLANTED
 
 
-def everyone_writes(folder: Path) -> Path:
-    folder.chmod(0o777)
-    return folder
+WRONG = {
+    "everyone writes": lambda folder: folder.chmod(0o777),
+    "the group writes": lambda folder: folder.chmod(0o770),
+    "may be replaced": lambda folder: folder.parent.chmod(0o777),
+    "a link": lambda folder: folder.symlink_to(folder.rename(folder.with_name("elsewhere"))),
+    "a link to nowhere": lambda folder: (
+        folder.rename(folder.with_name("moved")) and folder.symlink_to("elsewhere")
+    ),
+    "another's": lambda folder: os.chown(folder, 12345, -1),
+}
 
 
-def the_group_writes(folder: Path) -> Path:
-    folder.chmod(0o770)
-    return folder
-
-
-def is_a_link(folder: Path) -> Path:
-    there = folder.rename(folder.with_name("elsewhere"))
-    folder.symlink_to(there)
-    return there
-
-
-def may_be_replaced(folder: Path) -> Path:
-    folder.parent.chmod(0o777)
-    return folder
-
-
-def is_anothers(folder: Path) -> Path:
-    os.chown(folder, 12345, -1)
-    return folder
-
-
-def is_a_link_to_nowhere(folder: Path) -> Path:
-    there = is_a_link(folder)
-    return there.rename(there.with_name("moved"))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *(everyone_writes, the_group_writes, is_a_link, is_a_link_to_nowhere, may_be_replaced),
-        pytest.param(
-            is_anothers,
-            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away"),
-        ),
-    ],
-)
+@pytest.mark.parametrize("wrong", WRONG)
 def test_a_planted_kernel_is_not_taken(planted, right, wrong):
-    there = wrong(planted)
+    if wrong == "another's" and os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    WRONG[wrong](planted)
     with pytest.warns(RuntimeWarning, match=f"{planted} is no folder .*remove it"):
         assert compiled() == right
-    (kept,) = entries(there)
+    (kept,) = entries(planted.parent)
     assert kept.read_bytes() == PLANTED, "what is not ours is left as it is"
 
 
