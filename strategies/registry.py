@@ -20,8 +20,7 @@ from gatherbench.strategies.bounds import AllInGpu, NoFetch
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.copy_engine_gather import CopyEngineGather
 from gatherbench.strategies.cpu_gather import CpuGather
-from gatherbench.strategies.disk import DiskDirect, DiskMmap
-from gatherbench.strategies.disk_cached import DiskCached
+from gatherbench.strategies.disk import DiskCached, DiskDirect, DiskMmap
 from gatherbench.strategies.partition_buffer import PartitionBuffer
 from gatherbench.strategies.zero_copy import AlignedZeroCopy, AsyncZeroCopy, UnifiedZeroCopy
 

@@ -8,7 +8,7 @@ from host_paths import HOST, MOVERS, RUNNABLE
 
 from gatherbench.bench.model.predict import refusal
 from gatherbench.strategies import conformance
-from gatherbench.strategies.disk_cached import DiskCached
+from gatherbench.strategies.disk import DiskCached
 from gatherbench.strategies.registry import STRATEGIES, variants
 
 

@@ -21,7 +21,7 @@ from gatherbench.strategies.conformance import (
     written,
 )
 from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.disk_cached import LEARNING, DiskCached, DiskCachedPath
+from gatherbench.strategies.disk import LEARNING, DiskCached, DiskCachedPath
 from gatherbench.strategies.knowledge import Knowledge, adjacency_of
 from gatherbench.strategies.registry import build, variants
 from gatherbench.strategies.row_caches import RowCache
