@@ -43,17 +43,6 @@ class Commands(TyperGroup):
             fail(str(error))
 
 
-def run_folder(folder: Path | None, results: Path) -> Path:
-    """Return the folder if given, else that of the newest run below ``results``.
-
-    Raises:
-        RunError: there is no run.
-    """
-    from gatherbench.bench.read.tables import newest_run
-
-    return folder if folder is not None else newest_run(results)
-
-
 def console(stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console as wide as the terminal; 120 columns into a file or a pipe."""
     from rich.console import Console

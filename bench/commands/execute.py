@@ -57,8 +57,6 @@ from gatherbench.strategies import registry as strategies
 if TYPE_CHECKING:  # only the first process of a launcher needs it
     from gatherbench.bench.run.machines import Group
 
-#: The plan that :data:`USUAL` stands for, by device.
-USUAL_PLANS = {"cpu": "quick", "cuda": "gpu-decide"}
 _COLOURS = {"ok": "green", "skipped": "yellow", "failed": "red"}
 
 
@@ -81,16 +79,11 @@ def new_run(
     is the first; workloads without ``gpus`` use them all.
 
     Raises:
-        PlanError, DatasetError: the plan is wrong.
-        ProfileError: the profile is wrong or missing.
-        LaunchError: the launcher's processes are too many or too few for a workload.
-        BadRunError: there is no such device, or there are too few cores; or the results cannot be
-            written; or the run of ``sensors`` has checked no sensors, or those of another GPU.
-        StoreError: ``sensors`` is no run folder.
+        InputError: plan, profile, device, ranks, cores, ``results`` or ``sensors`` do not do.
     """
     load = Load.now()
     if plan_name == USUAL:
-        plan_name = USUAL_PLANS[choose_device(device or "auto")]
+        plan_name = "quick" if choose_device(device or "auto") == "cpu" else "gpu-decide"
     plan = load_plan(plan_name)
     device = choose_device(device or plan.device)
     if group is not None:
@@ -136,9 +129,7 @@ def reopen(folder: Path, group: Group | None = None) -> PreparedRun:
     """Open an earlier run, to complete it.
 
     Raises:
-        BadRunError: the run has another machine, or its plan or machine is invalid.
-        LaunchError: it has other ranks.
-        StoreError: ``folder`` is no run folder, or a file in it is damaged.
+        InputError: it is no run folder, is damaged, or has another machine or other ranks.
     """
     load = Load.now()
     store = RunStore.open(folder)
@@ -247,11 +238,7 @@ def reporter(bar: Progress, out: Console) -> Callable[[News], None]:
 
 
 def own_profile(store: RunStore) -> LinkProfile | None:
-    """Return the profile that the run is predicted for; ``None``: it has none.
-
-    Raises:
-        StoreError: the profile's file is damaged.
-    """
+    """Return the profile that the run is predicted for; ``None``: it has none."""
     try:
         return load_profile(store.profile_file) if store.profile_file.exists() else None
     except ProfileError as error:
@@ -311,11 +298,7 @@ def finish(
 
 
 def choose_device(name: str) -> str:
-    """Return ``cpu`` or ``cuda`` for the device that the plan or the user wants.
-
-    Raises:
-        BadRunError: there is no such device.
-    """
+    """Return ``cpu`` or ``cuda`` for the device that the plan or the user wants."""
     import torch
 
     if name not in ("auto", "cpu", "cuda"):

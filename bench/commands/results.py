@@ -18,7 +18,6 @@ from gatherbench.bench.commands.common import (
     console,
     fail,
     print_table,
-    run_folder,
 )
 
 
@@ -31,11 +30,11 @@ def show(
     ] = False,
 ) -> None:
     """Print a run's tables, and the answer in words."""
-    from gatherbench.bench.read.tables import load_run
+    from gatherbench.bench.read.tables import load_run, newest_run
     from gatherbench.bench.show.run import render, render_all
     from gatherbench.bench.show.views.registry import to_json
 
-    run = load_run(run_folder(folder, results))
+    run = load_run(folder or newest_run(results))
     if as_json:
         return typer.echo(to_json(run))
     console().print(render_all(run) if everything else render(run))
@@ -53,12 +52,12 @@ def report(
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Write a run's pictures, and its report: one HTML file that needs no network."""
-    from gatherbench.bench.read.tables import load_run
+    from gatherbench.bench.read.tables import load_run, newest_run
     from gatherbench.bench.show.page import FILE_NAME, write_report
     from gatherbench.bench.show.view import save_all
     from gatherbench.bench.show.views.registry import views_of
 
-    run = load_run(run_folder(folder, results))
+    run = load_run(folder or newest_run(results))
     base = None if against is None else load_run(against)
     views, path = views_of(run), out or run.folder / FILE_NAME
     try:
@@ -134,11 +133,12 @@ def predict(
 
     from gatherbench.bench.model.graph import Shape, predict_graph
     from gatherbench.bench.model.profile import load_profile
+    from gatherbench.bench.read.tables import newest_run
     from gatherbench.bench.show.terminal import in_terminal
     from gatherbench.bench.show.views.model import graph_table
 
     if not graph:
-        return _predict_run(run_folder(folder, results), profile, as_json)
+        return _predict_run(folder or newest_run(results), profile, as_json)
     if folder is not None or not profile:
         fail("--graph needs --profile NAME (gatherbench list profiles), and no run")
     shape, machine = Shape.parse(graph), load_profile(profile)

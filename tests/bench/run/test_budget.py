@@ -70,10 +70,6 @@ def clocked(monkeypatch: pytest.MonkeyPatch) -> None:
     Clocked.now, Clocked.begun, Clocked.preparing_s = 0.0, 0, 1000.0
     monkeypatch.setattr(runner_module, "state_of", lambda _: "-")
     monkeypatch.setattr(runner_module.time, "monotonic", lambda: Clocked.now)
-
-
-@pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "Engine", Clocked)
 
 
@@ -93,13 +89,11 @@ def left(
     return run.left, Clocked.now - began
 
 
-@pytest.mark.usefixtures("timed")
 def test_the_least_repeats_are_measured_however_long_they_take(store):
     """The plan's 100 s are less than the 115 of its cases, whose preparation takes 1000."""
     assert left(store, series(20, 30, 60, 5), budget_s=100) == (0, 1000 + 115)
 
 
-@pytest.mark.usefixtures("timed")
 @pytest.mark.parametrize(("budget_s", "ends", "took"), [(100, 3, 90), (35, 1, 35), (0, 9, 270)])
 def test_the_plan_s_budget_is_time_in_further_cases(store, budget_s, ends, took):
     """Of 30 s each, behind one of the run's own: the fourth would be cut off, or the second is."""
@@ -114,14 +108,12 @@ def test_the_plan_s_budget_is_time_in_further_cases(store, budget_s, ends, took)
     assert sum(row.stage == "case" for row in rows_of_run(store)) == 1 + ends
 
 
-@pytest.mark.usefixtures("timed")
 def test_the_time_that_is_given_is_that_of_the_whole_run_and_cuts_off_the_case_in_flight(store):
     wanted = series(20, 30, 60, 5)
     assert left(store, wanted, 1100, budget_s=7) == (2, 1100)
     assert left(store, wanted, 1063) == (1, 1063), "of 60 and 5 s one fits"
 
 
-@pytest.mark.usefixtures("timed")
 def test_of_paths_that_take_turns_those_that_have_ended_in_time_are_in_the_table(store):
     assert left(store, series(20, 30, 60, 5), 1100, together=True)[0] == 2
     assert Clocked.told == 1100
@@ -131,7 +123,6 @@ def test_of_paths_that_take_turns_those_that_have_ended_in_time_are_in_the_table
     ]
 
 
-@pytest.mark.usefixtures("timed")
 def test_no_repeat_is_begun_that_would_be_cut_off_as_far_as_is_known(store):
     wanted = [replace(series(30)[0], repeat=repeat) for repeat in range(9)]
     assert left(store, wanted, 1100) == (6, 1090)
@@ -142,7 +133,6 @@ def test_no_repeat_is_begun_that_would_be_cut_off_as_far_as_is_known(store):
     assert Clocked.begun == 4
 
 
-@pytest.mark.usefixtures("timed")
 def test_alone_no_path_has_a_repeat_before_one_that_did_not_fit(store):
     """Else the quick paths would have more of them than the slow ones."""
     wanted = [replace(one, repeat=repeat) for repeat in range(3) for one in series(60, 10)]
@@ -151,7 +141,6 @@ def test_alone_no_path_has_a_repeat_before_one_that_did_not_fit(store):
     assert took == [60.0, 10.0]
 
 
-@pytest.mark.usefixtures("timed")
 def test_where_paths_take_turns_a_repeat_that_fits_is_run_in_place_of_one_that_does_not(store):
     large, small = series(60)[0], replace(series(10)[0], workload=replace(WORKLOAD, hidden=7))
     wanted = [replace(one, repeat=repeat) for repeat in range(3) for one in (large, small)]
@@ -161,7 +150,6 @@ def test_where_paths_take_turns_a_repeat_that_fits_is_run_in_place_of_one_that_d
     assert took == [60.0, 10.0, 10.0, 10.0]
 
 
-@pytest.mark.usefixtures("timed")
 def test_what_was_left_out_is_said(tmp_path, monkeypatch):
     Clocked.preparing_s = 0.0
     monkeypatch.setattr(execute_module, "finish", lambda *_: True)
@@ -175,7 +163,6 @@ def test_what_was_left_out_is_said(tmp_path, monkeypatch):
     assert last == f"3 of 4 cases left. Go on with: gatherbench run --resume {store.folder}"
 
 
-@pytest.mark.usefixtures("timed")
 def test_nothing_measured_is_said(tmp_path, monkeypatch):
     Clocked.preparing_s = 0.0
     monkeypatch.setattr(execute_module, "finish", lambda *_: pytest.fail("nothing to show"))
@@ -189,31 +176,19 @@ def test_nothing_measured_is_said(tmp_path, monkeypatch):
     ]
 
 
+HOST = "2 cases, about 4 minutes on an idle machine. No GPU here: data paths run in host memory."
+BUSY_SAID = (
+    "The machine is busy: other work uses 3.0 of 4 cores (load average 9.8). Epochs take longer and"
+    " differ more, so fewer paths are separated; measure again when it is idle."
+)
+
+
 @pytest.mark.parametrize(
     ("device", "load", "minutes", "said"),
     [
-        (
-            "cpu",
-            IDLE,
-            4,
-            [
-                "2 cases, about 4 minutes on an idle machine. No GPU here: data paths run in host"
-                " memory."
-            ],
-        ),
+        ("cpu", IDLE, 4, [HOST]),
         ("cuda", IDLE, 0, ["2 cases."]),
-        (
-            "cpu",
-            BUSY,
-            4,
-            [
-                "2 cases, about 4 minutes on an idle machine. No GPU here: data paths run in host"
-                " memory.",
-                "The machine is busy: other work uses 3.0 of 4 cores (load average 9.8). Epochs"
-                " take longer and differ more, so fewer paths are separated; measure again when it"
-                " is idle.",
-            ],
-        ),
+        ("cpu", BUSY, 4, [HOST, BUSY_SAID]),
     ],
 )
 def test_a_run_says_first_whether_the_machine_is_busy_and_how_long_it_takes(

@@ -97,11 +97,8 @@ def test_repeats_and_workloads_have_a_process_each(store):
     wanted = [*cases("good", "good"), *other, *same_repeat("late")]
     assert runner(store, wanted, together=True).run() == 0
     groups = runner(store, wanted, together=True)._groups(wanted)
-    assert [[case.variant for case in group] for group in groups] == [
-        ["good", "late"],
-        ["good"],
-        ["good"],
-    ]
+    variants = [[case.variant for case in group] for group in groups]
+    assert variants == [["good", "late"], ["good"], ["good"]]
 
 
 def test_a_run_does_not_go_on_with_another_graph_of_the_same_name(store, monkeypatch):
