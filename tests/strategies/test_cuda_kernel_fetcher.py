@@ -82,11 +82,6 @@ class Stream:
     def synchronize(self) -> None:
         self.notes.queue.append((self.name, "synchronize", None))
 
-    def record_event(self) -> Event:
-        event = Event()
-        event.record(self)
-        return event
-
 
 class Memory:
     """Host memory as if a GPU saw it."""
@@ -165,11 +160,8 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: made.current)
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
-    monkeypatch.setattr(
-        torch.Tensor,
-        "record_stream",
-        lambda self, stream: made.marked.add((memory_of(self), stream.name)),
-    )
+    mark = lambda self, stream: made.marked.add((memory_of(self), stream.name))  # noqa: E731
+    monkeypatch.setattr(torch.Tensor, "record_stream", mark)
     monkeypatch.setattr(torch.cuda, "Stream", side)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)

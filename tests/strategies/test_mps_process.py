@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
-from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.cpu_gather import CpuGather
@@ -45,9 +44,6 @@ class ByAnotherProcess(Strategy):
     summary: ClassVar[str] = "gathered by another process, on the host"
     folder: ClassVar[Path]
     lookahead = 1
-
-    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
-        return None if device.type == "cpu" else unsupported("host only")
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return CpuGather().data_path(ids, row_bytes)

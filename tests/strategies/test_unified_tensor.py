@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import gatherbench
-from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
@@ -41,9 +40,6 @@ class Gated(Strategy):
     name: ClassVar[str] = "gated"
     summary: ClassVar[str] = "a background fetch behind a gate"
     path: ClassVar[GatedPath]
-
-    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
-        return None
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         return DataPath(ids.numel() * row_bytes)

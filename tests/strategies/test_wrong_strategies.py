@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Fetcher, Minibatches, Strategy, Ticket, check_ids
 from gatherbench.strategies.buffers import TicketRing
@@ -52,9 +51,6 @@ class Made(Strategy):
     name: ClassVar[str] = "made"
     summary: ClassVar[str] = "for tests"
     fetcher: ClassVar[type[Fetcher]] = RightFetcher
-
-    def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
-        return None if device.type == "cpu" else unsupported("host only")
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
         payload = ids.numel() * row_bytes
