@@ -59,21 +59,39 @@ class Published:
         )
 
 
-def fetch_folder(
-    url: str, inside: str, target: Path, progress: Progress, sha256: str | None = None
+def require_folder(
+    url: str,
+    inside: str,
+    target: Path,
+    files: tuple[str, ...],
+    progress: Progress,
+    sha256: str | None = None,
 ) -> None:
-    """Download a zip archive and make its folder ``inside`` (``"."``: all of it) ``target``.
+    """Check that ``target`` has ``files``; if there is no such folder, download it first.
 
     Args:
-        url: its address; ``http:`` is replaced by ``https:``.
+        url: the address of a zip archive; ``http:`` is replaced by ``https:``.
+        inside: the archive's folder that becomes ``target`` (``"."``: all of it).
         sha256: of the archive, if it is known.
 
     Raises:
         DatasetError: there is no network, the disk is too full, the checksum differs, or the
-            archive is broken; the message names the folder for a manual download.
+            archive is broken; the message names the folder for a manual download. Or a file is
+            missing.
     """
     url = url.replace("http://", "https://", 1)
-    make_parent(target)
+    if not target.exists():
+        make_parent(target)
+        _fetch(url, inside, target, progress, sha256)
+    for file in files:
+        if not (target / file).is_file():
+            raise DatasetError(
+                f"{target / file}: missing; {target} is an unfinished or an older download: remove "
+                f"it, or put there what {url} has in {inside!r}"
+            )
+
+
+def _fetch(url: str, inside: str, target: Path, progress: Progress, sha256: str | None) -> None:
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch:
         archive, content = Path(scratch) / "archive.zip", Path(scratch) / "content"
         try:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gatherbench.datasets.arrays import class_numbers, explained, member, streamed
 from gatherbench.datasets.columns import edge_keys
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
-from gatherbench.datasets.download import Published, fetch_folder
+from gatherbench.datasets.download import Published, require_folder
 from gatherbench.datasets.relations import EdgeKind, one_range, write_edges
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
@@ -215,7 +215,7 @@ def downloaded(
 
     Raises:
         DatasetError: a folder that OGB would ask about on the terminal, or download again: it has
-            no file ``first``, or is of another release; or as ``fetch_folder``.
+            no file ``first``, or is of another release; or as ``require_folder``.
     """
     import pandas as pd
 
@@ -223,15 +223,9 @@ def downloaded(
     table = pd.read_csv(master, index_col=0, keep_default_na=False)
     meta = {str(key): str(value) for key, value in table[source.name].items()}
     raw = folder.parent / "raw" / source.name.replace("-", "_")
-    if not raw.exists():
-        checksum = source.known.get("sha256")
-        fetch_folder(meta["url"], meta["download_name"], raw, progress, checksum)
-    for needed in (f"RELEASE_v{meta['version']}.txt", f"raw/{first}"):
-        if not (raw / needed).is_file():
-            raise DatasetError(
-                f"{raw / needed}: missing; {raw} is an unfinished or an older download: remove "
-                f"it, or put there what {meta['url']} has in {meta['download_name']!r}"
-            )
+    files = f"RELEASE_v{meta['version']}.txt", f"raw/{first}"
+    checksum = source.known.get("sha256")
+    require_folder(meta["url"], meta["download_name"], raw, files, progress, checksum)
     return raw, meta
 
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from gatherbench.datasets.arrays import member
 from gatherbench.datasets.columns import edge_keys
-from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.download import Published, fetch_folder
+from gatherbench.datasets.download import Published, require_folder
 from gatherbench.datasets.relations import write_edges
 from gatherbench.datasets.source import Progress
 from gatherbench.datasets.writer import DatasetWriter
@@ -29,14 +28,9 @@ class RedditSource(Published):
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
         known = self.known
         raw = folder.parent / "raw" / "reddit" / "raw"
-        if not raw.exists():
-            fetch_folder(known["url"], ".", raw, progress, known["sha256"])
-        data, graph = files = raw / "reddit_data.npz", raw / "reddit_graph.npz"
-        for file in files:
-            if not file.is_file():
-                raise DatasetError(
-                    f"{file}: missing; remove {raw}, or put there what {known['url']} has"
-                )
+        files = "reddit_data.npz", "reddit_graph.npz"
+        require_folder(known["url"], ".", raw, files, progress, known["sha256"])
+        data, graph = (raw / file for file in files)
         room = folder.parent
         table = member(data, "feature", room, "f", None, None)
         nodes, width = table.shape

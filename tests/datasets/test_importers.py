@@ -40,6 +40,7 @@ QUOTE = "a quote is not closed on its line"
 UNEVEN = r"Row #\d: Expected \d columns, got"
 SIZES = "may be the sizes of a graph"
 BASE = "from which number do they count. Say --zero-based or --one-based"
+MANY_KINDS = "".join(f"{i} {i + 1} k{i}\n" for i in range(1001))
 ZERO, ONE = {"one_based": False}, {"one_based": True}
 
 
@@ -163,6 +164,8 @@ TEXT: list[tuple[str, str | bytes, Any, dict[str, Any]]] = [
     # A column has one use.
     ("hrt.tsv", "0\t3\t1\n1\t2\t2\n2\t3\t0\n", RING, {"relations": "2"}),
     ("four.tsv", "0\t3\t1\t2014\n1\t2\t2\t2015\n", WHICH, {"relations": "2"}),
+    ("no.txt", "0 1\n1 2\n", "no column '3' for --relations", {"relations": "3"}),
+    ("many.txt", MANY_KINDS, "1,001 kinds of edges", {"relations": "3"}),
     ("twice.csv", "a,b\n0,1\n", "one each for source, target", {"source": "a", "target": "1"}),
     ("twice.csv", "src,dst\n0,1\n1,2\n", "source, target, relation", {"relations": "dst"}),
     (

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.ogb_source import MagSource
 from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import open_dataset
@@ -83,9 +82,3 @@ def test_types_follow_one_another_and_edges_go_both_ways(raw, tmp_path):
     assert np.array_equal(data.features[3], (ROWS[0] + ROWS[1]) / 2)
     assert np.array_equal(data.features[4], ROWS[2])
     assert np.array_equal(data.features[5], ROWS[2])
-
-
-def test_a_file_that_is_missing_is_named(raw, tmp_path):
-    (raw / "raw" / "triplet-type-list.csv.gz").unlink()
-    with pytest.raises(DatasetError, match="triplet-type-list"):
-        MagSource("ogbn-mag").prepare(tmp_path / "ogbn-mag", 1.0, silent)

@@ -69,14 +69,6 @@ def test_a_damaged_file_is_named(tmp_path):
         RedditSource().prepare(tmp_path / "reddit", 1.0, silent)
 
 
-@pytest.mark.usefixtures("unreachable")
-def test_without_network_the_error_says_where_the_files_go(tmp_path):
-    with pytest.raises(DatasetError) as caught:
-        RedditSource().prepare(tmp_path / "reddit", 1.0, silent)
-    assert str(tmp_path / "raw" / "reddit" / "raw") in str(caught.value)
-    assert "reddit.zip" in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("array", "value"),
     [

@@ -61,22 +61,6 @@ def test_an_array_of_kinds_lies_beside_an_edge_index(tmp_path):
     assert kinds_of(open_dataset(folder)) == {(0, 1): "7", (1, 2): "5", (2, 0): "7"}
 
 
-@pytest.mark.parametrize(
-    ("text", "column", "says"),
-    [
-        (EDGES, "whom", "columns 'from', 'to', 'what': no column 'whom' for --relations"),
-        ("0 1\n1 2\n", "3", "2 columns, no header: no column '3' for --relations"),
-        ("".join(f"{i} {i + 1} k{i}\n" for i in range(1001)), "3", "1,001 kinds of edges"),
-    ],
-)
-def test_what_is_no_column_of_kinds_is_refused(tmp_path, text, column, says):
-    path = tmp_path / ("e.csv" if "from" in text else "e.txt")
-    path.write_text(text)
-    with pytest.raises(DatasetError, match=says):
-        import_graph(Import(path, "x", relations=column, dim=4), tmp_path)
-    assert not (tmp_path / "x").exists()
-
-
 def test_a_graph_without_kinds_says_how_to_have_them(imported):
     plain = replace(imported, spec=replace(imported.spec, relations=()))
     with pytest.raises(DatasetError, match=r"no kinds.*--relations"):

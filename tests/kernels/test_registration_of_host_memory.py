@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import gatherbench
 from gatherbench.kernels import mapped_memory
 from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.kernels.mapped_memory import HostRegistration
@@ -175,6 +176,8 @@ def test_a_forked_child_unregisters_nothing(cuda):
 def test_without_a_driver_the_error_is_clear():
     with pytest.raises(CudaCallError, match=r"cudaHostRegister failed: .*driver.*nvidia-smi"):
         HostRegistration(torch.ones(4, 4))
+    with pytest.raises(CudaCallError, match=r"cudaMallocManaged failed: .*driver"):
+        gatherbench.empty((3, 4))
 
 
 def test_nothing_is_unregistered_while_a_gather_may_read_it(cuda):
