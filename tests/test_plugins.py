@@ -382,29 +382,16 @@ def test_what_is_installed_and_broken_is_one_warning_of_the_program():
 
 
 @pytest.mark.usefixtures("beside")
-@pytest.mark.parametrize(
-    ("what", "listed"),
-    [
+def test_what_is_installed_is_listed_with_its_package_and_keeps_the_contract():
+    for what, listed in (
         ("strategies", ["own_rows", "(own-data-path 0.1.0)", "peer_pyg", "peer_wholegraph"]),
         ("meters", ["windows", "counts its windows (own-graph 1.2)"]),
-    ],
-)
-def test_what_is_installed_is_listed_with_its_package(what, listed):
-    done = CliRunner().invoke(app, ["list", what], env={"COLUMNS": "200"})
-    assert done.exit_code == 0, done.output
-    assert [word for word in listed if word not in done.stdout] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("own_rows", "own_rows given: ok\nown_rows ascending: ok\n"),
-        ("peer_pyg", "peer_pyg default: ok\n"),
-    ],
-)
-@pytest.mark.usefixtures("beside")
-def test_the_examples_keep_the_contract(name, said):
-    assert check(name) == (0, said, "")
+    ):
+        done = CliRunner().invoke(app, ["list", what], env={"COLUMNS": "200"})
+        assert done.exit_code == 0, done.output
+        assert [word for word in listed if word not in done.stdout] == []
+    assert check("own_rows") == (0, "own_rows given: ok\nown_rows ascending: ok\n", "")
+    assert check("peer_pyg") == (0, "peer_pyg default: ok\n", "")
 
 
 @pytest.mark.usefixtures("beside")

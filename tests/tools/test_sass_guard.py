@@ -15,6 +15,7 @@ from tools import sass
 from tools.sass import KernelCode, compare, guarded_points, measure, verdicts
 
 WIDE = GridPoint("circular", 16, 32, 1, 4)
+WARPS, LOADS = "warps that registers allow", "table loads in the code"
 CODE = KernelCode(40, 0, 200, {"LDG.64": 2, "LDG.EF.128": 4, "STG.EF.128": 4})
 
 
@@ -123,36 +124,20 @@ def test_a_regression_is_caught(right, as_it_is, worse, reason):
 
 
 @pytest.mark.parametrize(
-    ("new", "status", "reason"),
+    ("fields", "memory", "status", "reason"),
     [
-        (CODE, "SAME", ""),
-        (replace(CODE, cubin="other"), "CHANGED", "other instructions, as many"),
-        (replace(CODE, instructions=190), "CHANGED", "instructions 200 -> 190"),
-        (replace(CODE, registers=39), "CHANGED", "registers 40 -> 39"),
-        (
-            replace(CODE, registers=32),
-            "CHANGED",
-            "warps that registers allow 51 -> 64; registers 40 -> 32",
-        ),
-        (
-            replace(CODE, registers=56),
-            "WORSE",
-            "warps that registers allow 51 -> 36; registers 40 -> 56",
-        ),
-        (replace(CODE, stack_bytes=8), "WORSE", "stack bytes 0 -> 8"),
-        (
-            replace(CODE, memory={**CODE.memory, "STL.32": 1}),
-            "WORSE",
-            "spills 0 -> 1; STL.32 0 -> 1",
-        ),
-        (
-            replace(CODE, memory={**CODE.memory, "LDG.EF.128": 8}),
-            "CHANGED",
-            "table loads in the code 4 -> 8; LDG.EF.128 4 -> 8",
-        ),
+        ({}, {}, "SAME", ""),
+        ({"cubin": "other"}, {}, "CHANGED", "other instructions, as many"),
+        ({"instructions": 190}, {}, "CHANGED", "instructions 200 -> 190"),
+        ({"registers": 32}, {}, "CHANGED", f"{WARPS} 51 -> 64; registers 40 -> 32"),
+        ({"registers": 56}, {}, "WORSE", f"{WARPS} 51 -> 36; registers 40 -> 56"),
+        ({"stack_bytes": 8}, {}, "WORSE", "stack bytes 0 -> 8"),
+        ({}, {"STL.32": 1}, "WORSE", "spills 0 -> 1; STL.32 0 -> 1"),
+        ({}, {"LDG.EF.128": 8}, "CHANGED", f"{LOADS} 4 -> 8; LDG.EF.128 4 -> 8"),
     ],
 )
-def test_a_verdict_has_a_reason(new, status, reason):
+def test_a_verdict_has_a_reason(fields, memory, status, reason):
+    new = replace(CODE, memory={**CODE.memory, **memory}, **fields)
     assert compare(CODE, new) == (status, reason)
 
 

@@ -114,17 +114,14 @@ def test_repeats_are_outermost_and_the_order_of_strategies_varies(tmp_path):
     assert ResolvedPlan.model_validate_json(text).expanded() == cases
 
 
-def test_a_run_that_is_cut_short_has_measured_the_baseline_on_every_number_of_ranks():
-    cases = load_plan("several").cases()
-    first = [(c.workload.dataset, c.workload.gpus, c.variant) for c in cases[:4]]
-    assert first == [(d, g, "naive") for d in ("wordnet", "products-like") for g in (1, 2)]
-
-
 @pytest.mark.parametrize("name", plan_names())
 def test_every_shipped_plan_is_right(name):
     plan = load_plan(name)
     assert plan.description
     assert plan.cases()
+    if name == "several":  # one that is cut short has the baseline on every number of ranks
+        first = [(c.workload.dataset, c.workload.gpus, c.variant) for c in plan.cases()[:4]]
+        assert first == [(d, g, "naive") for d in ("wordnet", "products-like") for g in (1, 2)]
 
 
 def test_quick_covers_every_strategy_and_both_models():
@@ -220,7 +217,6 @@ def test_what_is_wrong_is_named(tmp_path, before, after, said):
     ("before", "after", "said"),
     [
         ("mode =", "mod =", "mode"),
-        ('"naive", "pinned"', '"naive", "pined"', "pinned"),
         ('"wordnet"', '"wordnett"', "wordnet"),
         ('dataset = "wordnet"', 'dataset = "wordnet"\nscale = 0.5', "one fixed graph"),
     ],
@@ -328,19 +324,13 @@ def test_a_model_of_ones_own_is_trained_and_nothing_of_it_is_predicted(own_model
     assert rows["train", "operations"].reason == UNCOUNTED
 
 
-EIGHT = "sampler_workers: 9, but a case may use only 8 cores: at most 8"
-THREE = "sampler_workers: 4, but a case may use only 3 cores: at most 3"
-RANK = "sampler_workers: 3 for each of 3 ranks, but a case may use only 8 cores: at most 2"
-THREADS = "measure.threads: 9, but this process may use only 8 cores"
-
-
 @pytest.mark.parametrize(
     ("key", "most", "also", "gpus", "said"),
     [
-        ("sampler_workers", 8, "", "1", EIGHT),
-        ("sampler_workers", 3, "threads = 3", "1", THREE),
-        ("sampler_workers", 2, "", "[1, 3]", RANK),
-        ("threads", 8, "", "1", THREADS),
+        ("sampler_workers", 8, "", "1", "9, but a case may use only 8 cores: at most 8"),
+        ("sampler_workers", 3, "threads = 3", "1", "4, but .* only 3 cores: at most 3"),
+        ("sampler_workers", 2, "", "[1, 3]", "3 for each of 3 ranks, .* 8 cores: at most 2"),
+        ("threads", 8, "", "1", "9, but this process may use only 8 cores"),
     ],
 )
 def test_more_threads_or_workers_than_cores_are_refused(
@@ -354,6 +344,7 @@ def test_more_threads_or_workers_than_cores_are_refused(
     plan = plan.replace("repeats = 3", f"repeats = 3\n{key} = {most}\n{also}")
     run = new_run(write(tmp_path, plan), tmp_path, "cpu")
     assert getattr(run.measure, key) == most
+    said = f"{key}: {said}"
     more = write(tmp_path, plan.replace(f"{key} = {most}", f"{key} = {most + 1}"))
     with pytest.raises(BadRunError, match=said):
         new_run(more, tmp_path / "none", "cpu")
