@@ -121,20 +121,17 @@ class CopyEngineFetcher(PathFetcher):
             # A thread starts on device 0, and memory allocated here must belong to this stream.
             with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
                 self._stream.wait_event(free)
-                self._bring(ids, out)
+                read, expand = _read_order(ids, self._batch.order)
+                to = out if expand is None else self._distinct.rows(read.size)
+                bind_context()
+                copies = row_copies(read, self._batch.row_bytes)
+                copy_batch(copies, self._memory.address, to.data_ptr(), self._stream.cuda_stream)
+                if expand is not None:
+                    places = self._expand.send(torch.from_numpy(expand), self._stream)
+                    torch.index_select(to, 0, places, out=out)
                 copied.record(self._stream)
 
         return self._issue(ids, fetch, lambda: after(copied, out))
-
-    def _bring(self, ids: Tensor, out: Tensor) -> None:
-        read, expand = _read_order(ids, self._batch.order)
-        to = out if expand is None else self._distinct.rows(read.size)
-        bind_context()
-        copies = row_copies(read, self._batch.row_bytes)
-        copy_batch(copies, self._memory.address, to.data_ptr(), self._stream.cuda_stream)
-        if expand is not None:
-            places = self._expand.send(torch.from_numpy(expand), self._stream)
-            torch.index_select(to, 0, places, out=out)
 
     def _close(self) -> None:
         super()._close()

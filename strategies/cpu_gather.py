@@ -8,8 +8,6 @@ and gathers on the fewest cores that are fastest; ``prefetch`` does the same one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -67,25 +65,20 @@ class NaiveFetcher(Fetcher):
 
     def _submit(self, ids: Tensor) -> Ticket:
         self._ring.claim()
-        with self._threads():
-            rows = self._table[ids].to(self.device, copy=True)
-        return self._ring.issue(lambda: rows)
-
-    def hand_over(self, rows: Tensor) -> Tensor:
-        return rows  # they are already in memory of their own
-
-    @contextmanager
-    def _threads(self) -> Iterator[None]:
-        """Give torch all cores, its default: on a GPU the benchmark leaves it one otherwise."""
         before = torch.get_num_threads()
+        # Torch gets all cores, its default: on a GPU the benchmark leaves it one otherwise.
         count = available_cores() if self.device.type == "cuda" else before
         if count != before:
             torch.set_num_threads(count)
         try:
-            yield
+            rows = self._table[ids].to(self.device, copy=True)
         finally:
             if count != before:
                 torch.set_num_threads(before)
+        return self._ring.issue(lambda: rows)
+
+    def hand_over(self, rows: Tensor) -> Tensor:
+        return rows  # they are already in memory of their own
 
     def _close(self) -> None:
         self._ring.close()

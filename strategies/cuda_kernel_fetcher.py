@@ -41,7 +41,7 @@ from gatherbench.kernels.order import Order, ReadOrder, read_order
 from gatherbench.strategies.base import ID_DTYPES, Fetcher, Residency, SetupStep, Ticket, rows_of
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import Staging, after, device_rows, event, found_at
-from gatherbench.strategies.host_tuning import ENOUGH, first_good, in_turns
+from gatherbench.strategies.host_fetcher import ENOUGH, first_good, in_turns
 from gatherbench.strategies.places import with_index
 
 #: The launch policy for rows that lie in GPU memory.

@@ -8,7 +8,7 @@ import torch
 from gatherbench.strategies import cuda_kernel_fetcher
 from gatherbench.strategies.base import SetupStep
 from gatherbench.strategies.cuda_kernel_fetcher import BUDGETS, OverlappedFetcher, blocks_of
-from gatherbench.strategies.host_tuning import first_good
+from gatherbench.strategies.host_fetcher import first_good
 from gatherbench.strategies.registry import build, parameters
 
 

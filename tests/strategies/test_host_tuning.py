@@ -9,11 +9,17 @@ from torch import Tensor
 
 from gatherbench.kernels import host_gather
 from gatherbench.kernels.reference import reference_gather, same_bytes
-from gatherbench.strategies import host_fetcher, host_tuning
+from gatherbench.strategies import host_fetcher
 from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.cpu_gather import CpuGather
-from gatherbench.strategies.host_fetcher import DirectPath, PathFetcher
-from gatherbench.strategies.host_tuning import EARLIER, TORCH, tuned, way_of
+from gatherbench.strategies.host_fetcher import (
+    EARLIER,
+    TORCH,
+    DirectPath,
+    PathFetcher,
+    tuned,
+    way_of,
+)
 from gatherbench.strategies.registry import build
 
 TABLE = torch.arange(30_000.0).view(3000, 10)
@@ -67,7 +73,7 @@ def test_the_fewest_threads_whose_step_is_fast_enough_and_torchs_pool_last(
 ):
     fetcher = open_fetcher()
     clock = Steps(fetcher._path, takes)
-    monkeypatch.setattr(host_tuning.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(host_fetcher.time, "perf_counter", lambda: clock.now)
     found = tuned(fetcher, clock.take, list(takes), IDS, clock.step, lambda: None)
     values = {step.metric: step.value for step in found}
     assert values["gather_threads"] == (chosen or torch.get_num_threads())
