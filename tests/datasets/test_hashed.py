@@ -123,3 +123,8 @@ def test_a_size_that_cannot_be_had_is_refused():
     for scale in (1e-9, 20):
         with pytest.raises(DatasetError, match="not 100 to"):
             PAPERS.estimate(scale)
+
+
+def test_the_smallest_graph_has_a_node_in_each_split(tmp_path):
+    data = open_dataset(prepare_dataset(PAPERS.name, 100 / PAPERS.shape.nodes, tmp_path))
+    assert min(map(len, (data.train_ids, data.val_ids, data.test_ids))) == 1
