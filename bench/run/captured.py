@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gatherbench.bench.run.models import Fetched, Trainer, to_device
+from gatherbench.bench.run.models import Fetched, Trainer, WrongStepError, to_device
 from gatherbench.bench.run.part import CHECK_STAGE
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -37,10 +37,6 @@ _WARM_UP_STEPS = 3
 #: The tolerated norm of the difference of two gradients, relative to theirs: float32 sums in
 #: another order differ by 1e-6, and a wrong row differs by far more than this.
 MOST_DIFFERENCE = 1e-3
-
-
-class WrongStepError(Exception):
-    """The gradients of a captured step differ from those of the same step issued."""
 
 
 class StepInputs:

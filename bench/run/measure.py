@@ -146,7 +146,7 @@ class MeasuredCase(ExitStack):
             return str(unsupported("minibatches keep to no partitions", remedy))
         known = session.known.limited_to(strategy.needs)
         self._truth, self._file = loaded.truth, known.file
-        cached = self._dropped()
+        cached = dropped(self._file)
         managed = reads_managed(strategy)
         self._stays = StaysOnHost(self._device, loaded.features.nbytes) if managed else None
         begin = time.perf_counter()
@@ -185,13 +185,6 @@ class MeasuredCase(ExitStack):
         """Return why any rank skips the case: they skip it together."""
         reasons = self._session.group.gathered(own_reason and str(own_reason))
         return next((reason for reason in reasons if reason is not None), None)
-
-    def _dropped(self) -> Reason | None:
-        """Drop the file's pages from memory before a path opens it; return why some remain."""
-        try:
-            return dropped(self._file.path) if self._file else None
-        except OSError as error:
-            return Reason("no_permission", str(error))
 
     def _write_setup(self, steps: Iterable[SetupStep]) -> None:
         for step in steps:

@@ -97,27 +97,23 @@ def build_model(workload: Workload, in_dim: int, num_classes: int, relations: in
     # PyG writes a layer's module to a temporary folder and executes it. In the shared one, the
     # bytecode that Python finds next to the module may belong to another user.
     folder = tempfile.TemporaryDirectory(prefix="gatherbench-layers-")
-    with folder as own, mock.patch.object(tempfile, "tempdir", own):
-        return _built(workload, in_dim, num_classes, relations)
-
-
-def _built(workload: Workload, in_dim: int, num_classes: int, relations: int) -> nn.Module:
     hidden, layers = workload.hidden, workload.layers
-    if workload.model not in MODELS:
-        more = {RELATIONS: relations} if is_relational(workload.model) else {}
-        return own_model(workload.model)(in_dim, hidden, num_classes, layers, **more)
-    if workload.model == GRAPHLESS:
-        return RowMLP(in_dim, hidden, num_classes)
-    if workload.model == "sage":
-        widths = [in_dim, *[hidden] * (layers - 1), num_classes]
-        return BlockGNN([SAGEConv(a, b) for a, b in pairwise(widths)])
-    *inner, last = [in_dim, *[hidden * GAT_HEADS] * (layers - 1)]
-    convs = [GATConv((wide, wide), hidden, heads=GAT_HEADS) for wide in inner]
-    return BlockGNN([*convs, GATConv((last, last), num_classes, heads=1)])
+    with folder as own, mock.patch.object(tempfile, "tempdir", own):
+        if workload.model not in MODELS:
+            more = {RELATIONS: relations} if is_relational(workload.model) else {}
+            return own_model(workload.model)(in_dim, hidden, num_classes, layers, **more)
+        if workload.model == GRAPHLESS:
+            return RowMLP(in_dim, hidden, num_classes)
+        if workload.model == "sage":
+            widths = [in_dim, *[hidden] * (layers - 1), num_classes]
+            return BlockGNN([SAGEConv(a, b) for a, b in pairwise(widths)])
+        *inner, last = [in_dim, *[hidden * GAT_HEADS] * (layers - 1)]
+        convs = [GATConv((wide, wide), hidden, heads=GAT_HEADS) for wide in inner]
+        return BlockGNN([*convs, GATConv((last, last), num_classes, heads=1)])
 
 
-class WrongGradientsError(RuntimeError):
-    """The gradients differ from those of a step without a context."""
+class WrongStepError(RuntimeError):
+    """The gradients differ from those of the same step, issued with nothing around it."""
 
 
 class StepContext:
@@ -278,7 +274,7 @@ def gradient_row(
         x: the minibatch's rows ``[B, D]``, on the trainer's device.
 
     Raises:
-        WrongGradientsError: a gradient differs in a bit.
+        WrongStepError: a gradient differs in a bit.
     """
     device = trainer.device
 
@@ -298,7 +294,7 @@ def gradient_row(
         return make.missing(*columns, _SAME, _ANY_ORDER)
     for number, (gradient, other) in enumerate(zip(gradients_around, wanted, strict=True)):
         if _bits(gradient) != _bits(other):
-            raise WrongGradientsError(f"the gradient of parameter {number} is another one")
+            raise WrongStepError(f"the gradient of parameter {number} is another one")
     return make.ok(*columns, len(gradients_around), _SAME)
 
 

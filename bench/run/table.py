@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -141,12 +140,13 @@ def file_of(dataset: GraphDataset) -> TableFile | None:
     return TableFile.of(mapped) if isinstance(mapped, np.memmap) else None
 
 
-def dropped(file: Path) -> Reason | None:
-    """Drop the file's pages from memory; return why some remain.
-
-    Raises:
-        OSError: the kernel does not show which pages are in memory.
-    """
-    left = drop_pages(file)
-    cause = f"{left} pages of {file} stay in memory: another process maps or locks them"
+def dropped(file: TableFile | None) -> Reason | None:
+    """Drop the file's pages from memory; return why some remain, or which are there is unknown."""
+    if file is None:
+        return None
+    try:
+        left = drop_pages(file.path)
+    except OSError as error:
+        return Reason("no_permission", str(error))
+    cause = f"{left} pages of {file.path} stay in memory: another process maps or locks them"
     return Reason("busy", cause, "end it, or keep the file on a disk") if left else None

@@ -94,6 +94,8 @@ def test_nobody_outside_the_state_is_seen_and_everybody_inside_may_be(graph, ord
         held = np.isin(of, parts.states()[seeds.state])
         batch = sampler.sample(seeds, i)
         assert held[batch.input_ids.numpy()].all()
+        whole = NeighborSampler(*graph, (-1,)).sample(seeds.nodes, i)
+        assert not held[whole.input_ids.numpy()].all(), "the plain sampler looks past the buffer"
         sources, targets = batch.edges[0]
         ends = (batch.input_ids[of_all].tolist() for of_all in (targets, sources))
         seen = Counter(zip(*ends, strict=True))
@@ -109,15 +111,6 @@ def test_in_a_buffer_for_everything_minibatches_are_those_without_partitions(gra
     whole = NeighborSampler(*graph, FANOUTS).sample(seeds, 5)
     sampler = StateSampler(Partitions(8, 8, "beta"), *graph, FANOUTS)
     assert same(whole, sampler.sample(StateSeeds(seeds, 0), 5))
-
-
-def test_a_sampler_that_looks_past_the_buffer_is_found(graph):
-    """The plain one does: what the tests above say of the other is no matter of course."""
-    parts = Partitions(8, 4, "beta")
-    (first, *_) = state_seeds(parts, NODES, np.arange(NODES), 40, 0, 0)
-    batch = NeighborSampler(*graph, FANOUTS).sample(first.nodes, 0)
-    seen = set(parts.of(batch.input_ids.numpy(), NODES).tolist())
-    assert not seen <= set(parts.states()[first.state])
 
 
 def test_whoever_draws_and_in_whatever_order_draws_the_same(graph):
@@ -176,15 +169,16 @@ def test_a_workload_s_minibatches_are_those_of_its_partitions(tiny_root, monkeyp
     assert torch.equal(whole[0], epoch_seeds(dataset.train_ids, 32, 0, 0)[0])
 
 
-def test_ranks_with_other_numbers_of_minibatches_than_each_other_are_refused(
-    tiny_root, monkeypatch
+@pytest.mark.parametrize(
+    ("gpus", "parts", "why"),
+    [
+        (2, 8, "minibatches of its own number: for one rank alone"),
+        (1, 500, "a table of 400 rows has no 500 partitions: take fewer"),
+    ],
+)
+def test_ranks_of_several_lengths_and_too_few_nodes_are_refused_before_a_case_runs(
+    tiny_root, monkeypatch, gpus, parts, why
 ):
     monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
-    with pytest.raises(ValueError, match="minibatches of its own number: for one rank alone"):
-        prepare(Workload("tiny", gpus=2, sampler=f"{BUFFERED} parts=8 held=2"))
-
-
-def test_a_dataset_with_too_few_nodes_is_refused_before_a_case_runs(tiny_root, monkeypatch):
-    monkeypatch.setenv("GATHERBENCH_DATA", str(tiny_root))
-    with pytest.raises(ValueError, match="a table of 400 rows has no 500 partitions: take fewer"):
-        prepare(Workload("tiny", sampler=f"{BUFFERED} parts=500"))
+    with pytest.raises(ValueError, match=why):
+        prepare(Workload("tiny", gpus=gpus, sampler=f"{BUFFERED} parts={parts} held=2"))

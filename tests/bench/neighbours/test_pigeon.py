@@ -1,6 +1,7 @@
 """Relational layers: those of one family have the same values and gradients, in less memory."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -55,10 +56,8 @@ def check_layer(name: str, seed: int, edges: int) -> None:
     weights = torch.randn_like(wanted)
     for out in (wanted, found):
         (out * weights).sum().backward()
-    pairs = zip(theirs.named_parameters(), ours.parameters(), strict=True)
-    for (which, one), other in pairs:
+    for one, other in zip(theirs.parameters(), ours.parameters(), strict=True):
         if one.grad is not None and edges:
-            assert other.grad is not None, which
             torch.testing.assert_close(other.grad, one.grad, rtol=1e-3, atol=1e-5)
 
 
@@ -115,13 +114,6 @@ def test_wrong_layers_have_other_values(name, part, wrong, monkeypatch):
         check_layer(name, seed=1, edges=30)
 
 
-@pytest.mark.parametrize("name", ["RGCN", "RGAT"])
-def test_the_kind_of_an_edge_changes_the_value(name):
-    batch, rows, net = drawn(1), torch.randn(20, WIDTH), model_of(name)
-    other = replace(batch, kinds=tuple((kinds + 1) % KINDS for kinds in batch.kinds))
-    assert not torch.allclose(net(rows, batch), net(rows, other))
-
-
 def test_pairs_are_grouped_by_kind():
     nodes, kinds = torch.tensor([5, 2, 5, 2, 0]), torch.tensor([1, 0, 1, 3, 0])
     pairs = Pairs.of(nodes, kinds, 6, KINDS)
@@ -146,32 +138,12 @@ def test_pairs_of_a_minibatch_are_counted_a_block():
     assert [(one.metric, one.value) for one in tally.counted(2.0)] == [("pairs", 2 * (2 + 3))]
 
 
-class Doubling(nn.Module):
-    """Holds its rows twice over: 8 · 1000 floats."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
-
-    def forward(self, x: Tensor, _batch: MiniBatch) -> Tensor:
-        return (x.repeat(1, 2).sum(dim=1, keepdim=True) * self.weight).expand(-1, 2)
-
-
-def peak_of_step(model: nn.Module, rows: Tensor, batch: MiniBatch) -> float:
-    trainer = Trainer(model, torch.zeros(len(rows)).long(), torch.device("cpu"))
-    return peak_of(lambda: trainer.step(rows, batch), trainer.device)[0]
-
-
-def test_the_peak_of_a_step_counts_what_it_holds_at_a_time():
-    batch = MiniBatch(torch.arange(1000), (), (1000,))
-    # Rows, twice over, take 32 kB; labels, logits and gradients 8 B a row each.
-    assert 32_000 <= peak_of_step(Doubling(), torch.ones(1000, 4), batch) <= 64_000
-
-
 @pytest.mark.parametrize("name", ["FastRGCN", "RGAT"])
 def test_compact_layers_take_less_at_a_time(name):
     """400 edges of 20 sources: PyG holds a matrix for each edge, we a row for each pair."""
     batch, rows = drawn(0, (10, 20, 20), 400), torch.randn(20, WIDTH)
-    theirs = peak_of_step(model_of(name), rows, batch)
-    ours = peak_of_step(model_of(f"Compact{RELATIONAL[name]}"), rows, batch)
-    assert ours < theirs / 1.5
+    labels, cpu, peaks = torch.zeros(20).long(), torch.device("cpu"), []
+    for model in (name, f"Compact{RELATIONAL[name]}"):
+        trainer = Trainer(model_of(model), labels, cpu)
+        peaks.append(peak_of(partial(trainer.step, rows, batch), cpu)[0])
+    assert peaks[1] < peaks[0] / 1.5

@@ -12,10 +12,9 @@ from gatherbench.bench.run.captured import (
     SPARE_ROWS,
     CapturedTrainer,
     StepInputs,
-    WrongStepError,
     difference,
 )
-from gatherbench.bench.run.models import Trainer, build_model
+from gatherbench.bench.run.models import Trainer, WrongStepError, build_model
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
 from .captured_steps import NODES, WIDTH, graph, minibatches, rows_of, sizes

@@ -18,14 +18,14 @@ from gatherbench.bench.run import captured as captured_module
 from gatherbench.bench.run import counting as counting_module
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import session as session_module
-from gatherbench.bench.run.captured import CapturedTrainer, WrongStepError
+from gatherbench.bench.run.captured import CapturedTrainer
 from gatherbench.bench.run.check import WrongMemoryError
 from gatherbench.bench.run.counting import UNCHOSEN
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
 from gatherbench.bench.run.measure import MeasuredCase
-from gatherbench.bench.run.models import NOTHING_AROUND, Trainer
+from gatherbench.bench.run.models import NOTHING_AROUND, Trainer, WrongStepError
 from gatherbench.bench.run.part import PartWriter, read_part, rows_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.session import Session
