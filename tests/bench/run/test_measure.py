@@ -317,19 +317,6 @@ def test_a_case_reads_the_sensors_that_the_run_trusts_and_keeps_what_they_polled
     assert (kept[0]["time_s"], kept[0]["value"]) == ([0.0, 0.5], [0.0, 7.0])
 
 
-def test_a_plan_may_do_without_further_epochs_for_energy(make_job, monkeypatch):
-    asked: list[bool] = []
-
-    def noted(gpu: None, run_on: bool) -> EnergyBlock:
-        asked.append(run_on)
-        return EnergyBlock(gpu, run_on=run_on)
-
-    monkeypatch.setattr(measure_module, "EnergyBlock", noted)
-    measured(make_job())
-    measured(make_job(energy=False))
-    assert asked == [True, False]
-
-
 def captured(job: Job) -> Job:
     workload = replace(job.case.workload, step="captured")
     return replace(job, case=replace(job.case, workload=workload))
@@ -517,7 +504,7 @@ def test_what_a_path_counts_is_told_of_the_epoch_alone(make_job):
 
 
 def test_the_window_of_energy_holds_the_measured_epochs_and_nothing_else(make_job, monkeypatch):
-    """Epochs of the warm-up come before it, and leave no rows."""
+    """Epochs of the warm-up come before it, and leave no rows. A plan may want none beyond them."""
     told: list[str] = []
 
     class Window(EnergyBlock):
@@ -537,7 +524,12 @@ def test_the_window_of_energy_holds_the_measured_epochs_and_nothing_else(make_jo
     monkeypatch.setattr(
         measure_module, "run_epoch", lambda *of: (told.append("epoch"), run_epoch(*of))[1]
     )
-    monkeypatch.setattr(measure_module, "EnergyBlock", lambda gpu, run_on: Window(gpu))
+    run_ons: list[bool] = []
+    monkeypatch.setattr(
+        measure_module, "EnergyBlock", lambda gpu, run_on: (run_ons.append(run_on), Window(gpu))[1]
+    )
     rows = measured(make_job(epochs=3, warmup_epochs=2))
     assert {row.epoch for row in rows} == {-1, 0, 1, 2}
     assert told == ["epoch"] * 2 + ["opened"] + ["epoch"] * 3 + ["closed", "of 3"]
+    measured(make_job(energy=False))
+    assert run_ons == [True, False]

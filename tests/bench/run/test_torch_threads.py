@@ -66,26 +66,12 @@ say("counts", lambda: mask_histogram(point, np.arange(70_000), 400, 400, 0))
 """
 
 
-@pytest.fixture(scope="module")
-def said() -> list[str]:
-    """What the process says, line by line."""
+def test_sums_wake_torchs_pool_and_copies_of_ids_and_counts_of_requests_do_not():
     free = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "NUMBA_"))}
     command = [sys.executable, "-c", PROCESS]
     done = subprocess.run(command, capture_output=True, text=True, env=free, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_work_of_torchs_pool_is_seen(said):
-    assert said[0] == "sums 2 True"
-
-
-def test_ids_are_copied_without_torchs_pool(said):
-    assert said[1] == "copies 2 False"
-
-
-def test_requests_of_70_000_rows_are_counted_without_torchs_threads(said):
-    assert said[2] == "counts 1 False"
+    assert done.stdout.splitlines() == ["sums 2 True", "copies 2 False", "counts 1 False"]
 
 
 def test_a_case_whose_path_changes_them_fails(make_job, monkeypatch):
