@@ -47,17 +47,12 @@ def probe(
     from gatherbench.bench.probe.table import table
 
     if list_:
-        whens = ("probe", "--profile", "--cases")
-        lines = [
-            (
-                case.name,
-                whens[case.scope],
-                "lacks " + ", ".join(missing) if (missing := case.missing()) else "ok",
-                f"{case.unit}: {case.what}",
-            )
-            for case in every_case().values()
-        ]
-        return print_table(pd.DataFrame(lines, columns=["case", "when", "here", "what"]), as_json)
+        whens, lines = ("probe", "--profile", "--cases"), list[dict[str, str]]()
+        for case in every_case().values():
+            here = "lacks " + ", ".join(missing) if (missing := case.missing()) else "ok"
+            what = f"{case.unit}: {case.what}"
+            lines.append({"case": case.name, "when": whens[case.scope], "here": here, "what": what})
+        return print_table(pd.DataFrame(lines), as_json)
 
     def say(text: str, stderr: bool = False) -> None:
         screen = console(stderr=stderr, quiet=as_json and not stderr)

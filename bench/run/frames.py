@@ -150,16 +150,6 @@ class Frames:
         """Return the tables without the measured lines of these cases."""
         return self.only(lambda table: (table["basis"] == "predicted") | ~among(table, cases))
 
-    def short(self) -> pd.DataFrame:
-        """Return the measured cases whose number of lines of epochs differs from what they declare:
-        workload, strategy, variant, repeat. A case without an end was cut off, and is left out.
-        """
-        names = list(OF_CASE)
-        counts = self.epochs.groupby(names, dropna=False).size().rename("there").reset_index()
-        declared = self.cases[self.cases["status"].notna()].reindex(columns=[*names, COUNT])
-        both = declared.merge(counts, on=names, how="left").fillna({"there": 0})
-        return both.loc[both[COUNT] != both["there"], CASE].drop_duplicates()
-
     def write(self, folder: Path) -> None:
         """Write the tables, as CSV and Parquet, and the description of their columns."""
         write_columns(folder, self.columns)
@@ -306,15 +296,19 @@ def read_frames(folder: Path, newer: Collection[CaseId] = ()) -> Frames:
         if (again := tables[name].duplicated(keys)).any():
             twice = " ".join(map(str, tables[name].loc[again, keys].iloc[0]))
             raise StoreError(f"{folder / name}.csv: {twice} stands twice; {RESTORE}")
-    frames = Frames(**tables, columns=columns)
-    short = frames.short()
+    names, cases = list(OF_CASE), tables[CASES]
+    counts = tables[EPOCHS].groupby(names, dropna=False).size().rename("there").reset_index()
+    # A case without an end was cut off: it does not say how many epochs it has.
+    declared = cases[cases["status"].notna()].reindex(columns=[*names, COUNT])
+    both = declared.merge(counts, on=names, how="left").fillna({"there": 0})
+    short = both.loc[both[COUNT] != both["there"], CASE]
     if not (lacking := short[~among(short, newer)]).empty:
         place = " ".join(map(str, lacking.iloc[0]))
         raise StoreError(
             f"{folder / EPOCHS}.csv: lines of {place} are missing, or {CASES}.csv has another"
             f" number of them; {RESTORE}"
         )
-    return frames
+    return Frames(**tables, columns=columns)
 
 
 def _read_columns(path: Path) -> dict[str, Column]:
