@@ -164,7 +164,8 @@ def _counted(
     declaring = {
         name: strategy for name, strategy in strategies.items() if strategy.role != "choice"
     }
-    ids = seen.counted(epochs.on_cpu(chosen, _numbers(epochs, declaring.values())))
+    numbers = _numbers(epochs, declaring.values())
+    ids = seen.counted(epochs.on_cpu(chosen, numbers))
     own_ids, *theirs = itertools.tee(ids, 1 + len(declaring))
     spec, ways = epochs.dataset.spec, []
     for strategy, of_path in zip(declaring.values(), theirs, strict=True):
@@ -173,6 +174,8 @@ def _counted(
         ways.append(_until_it_fails(strategy, asks))
     paths_by_name: dict[str, DataPath | str] = {}
     _, *columns = zip(*itertools.zip_longest(own_ids, *ways), strict=True)
+    if numbers is None:  # with partitions, epochs have different numbers of minibatches
+        seen.batches = len(seen.num_nodes)
     for name, column in zip(declaring, columns, strict=True):
         paths = [path for path in column if isinstance(path, DataPath)]
         failure = next((path for path in column if isinstance(path, str)), None)
