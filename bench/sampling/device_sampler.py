@@ -137,7 +137,13 @@ class DeviceSampler(Sampler):
         with self._lock, torch.cuda.stream(self._stream):
             slot = self._slots.pop() if self._slots else _Slot(self._device, len(self.fanouts))
             here = slot.seeds.rows(known.numel()).copy_(known)
-            nodes, edges, sizes = self._layers(here.to(self._device, non_blocking=True), seed)
+            # Nodes end with -1s; a layer's edges, all sources before all targets, with anything.
+            nodes, edges = here.to(self._device, non_blocking=True), []
+            sizes = nodes.new_empty(2 * len(self.fanouts))  # edges and nodes of each layer
+            for layer, fanout in enumerate(self.fanouts):
+                layer_sizes = sizes[2 * layer : 2 * layer + 2]
+                drawn, nodes = self._draw(nodes, fanout, derive(seed, layer), layer_sizes)
+                edges.append(drawn)
             slot.sizes.copy_(sizes, non_blocking=True)
             if slot.there is not None:
                 slot.there.record()
@@ -150,20 +156,6 @@ class DeviceSampler(Sampler):
     def give_back(self, slot: _Slot) -> None:
         """Return the slot of a complete minibatch for reuse."""
         self._slots.append(slot)
-
-    def _layers(self, nodes: Tensor, seed: int) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Draw all layers for the seeds ``nodes``, which are on the device.
-
-        Returns:
-            The nodes, then -1; each layer's edges in one array, all sources before all targets,
-            then undefined values; and the numbers of edges and nodes of each layer.
-        """
-        edges, sizes = [], nodes.new_empty(2 * len(self.fanouts))
-        for layer, fanout in enumerate(self.fanouts):
-            layer_sizes = sizes[2 * layer : 2 * layer + 2]
-            drawn, nodes = self._draw(nodes, fanout, derive(seed, layer), layer_sizes)
-            edges.append(drawn)
-        return nodes, edges, sizes
 
     def _draw(self, nodes: Tensor, fanout: int, key: int, sizes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the edges that are drawn for ``nodes``, and the nodes that are then known."""

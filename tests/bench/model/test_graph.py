@@ -88,7 +88,7 @@ def test_what_is_extrapolated_or_does_not_fit_says_so():
     assert "do not fit into" in bound["notes"][0]
 
 
-def test_the_command_prints_a_table_and_refuses_a_run_beside_it():
+def test_the_command_prints_the_fastest_first_and_refuses_a_run_beside_it():
     done = CliRunner().invoke(
         app, ["predict", "--graph", "20k,300k,128", "--profile", "nvidia-h200"]
     )
@@ -96,6 +96,12 @@ def test_the_command_prints_a_table_and_refuses_a_run_beside_it():
     assert "Predicted for nvidia-h200, not measured" in done.output
     assert "law of hashed graphs" in done.output
     assert all(strategy.name in done.output for strategy in STRATEGIES)
+    table = predict_graph(SMALL, load_profile("nvidia-h200")).sort_values("epoch_s", kind="stable")
+    first_words = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+    assert [word for word in first_words if word in set(table["strategy"])] == [*table["strategy"]]
+    assert "async_zero_copy (mps)" in done.stdout, "as show names it"
+    assert "stream,auto" not in done.stdout
+    assert "GPU yes, host ?" in done.stdout
     for wrong in (
         ["--graph", "20k,300k,128"],
         ["run", "--graph", "20k,300k,128", "--profile", "x"],
@@ -103,14 +109,3 @@ def test_the_command_prints_a_table_and_refuses_a_run_beside_it():
         refused = CliRunner().invoke(app, ["predict", *wrong])
         assert refused.exit_code == 2
         assert "--graph needs --profile NAME" in refused.output
-
-
-def test_the_printed_table_names_paths_as_show_does_the_fastest_first():
-    arguments = ["predict", "--graph", "20k,300k,128", "--profile", "nvidia-h200"]
-    text = CliRunner().invoke(app, arguments).stdout
-    table = predict_graph(SMALL, load_profile("nvidia-h200")).sort_values("epoch_s", kind="stable")
-    first_words = [line.split()[0] for line in text.splitlines() if line.strip()]
-    assert [word for word in first_words if word in set(table["strategy"])] == [*table["strategy"]]
-    assert "async_zero_copy (mps)" in text
-    assert "stream,auto" not in text
-    assert "GPU yes, host ?" in text

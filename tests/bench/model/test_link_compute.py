@@ -85,12 +85,6 @@ def test_counts_are_those_of_the_step_that_is_trained(model, layers):
     assert cost.structure_bytes == sum(e.nbytes for e in batch.edges)
 
 
-def test_matrix_products_by_hand():
-    """One layer, no edges: four products of [2, 3] × [3, 5] for GraphSAGE."""
-    cost = training_cost("sage", 3, 8, 5, [2, 4], [0])
-    assert cost.operations == 4 * (2 * 2 * 3 * 5)
-
-
 @pytest.mark.parametrize(
     ("model", "operations", "values"),
     [

@@ -56,6 +56,11 @@ GATHERS = {
     "declared_cpu_write_bytes": PAYLOAD,
     "declared_copy_engine_bytes": PAYLOAD,
 }
+DISK = {
+    "declared_disk_payload_bytes": PAYLOAD,
+    "declared_disk_requests": 8e5,
+    "declared_disk_read_bytes": 3.2768e9,
+}
 #: Names that no strategy has: the model goes by what is declared.
 CASES: dict[str, Mapping[str, float]] = {
     "by_cpu": {**COMMON, **GATHERS},
@@ -157,45 +162,31 @@ def test_each_series_has_rows_that_add_up(tmp_path, profile):
     assert "sampling as measured in the run, not scaled" in bound
 
 
-def test_what_is_kept_of_the_table_comes_from_the_run(profile):
-    room = 25e9
-    half = {name: value / 2 for name, value in READS.items()}
-    for kept, known in ((0.9 * room, True), (1.1 * room, False)):
-        load = declared_load({**COMMON, **half, "declared_gpu_table_bytes": kept}, 1e12)
-        assert load.gpu_table_bytes == kept
-        epoch = predict_batches(replace(load, sample_s=0.0), profile, BATCHES)
-        assert (not epoch.unknown) is known
-
-
 @pytest.mark.parametrize(
-    ("sampling", "backend", "seconds", "bound", "said"),
+    ("sampling", "backend", "workers", "seconds", "bound", "said"),
     [
-        ("live", "host", 2.0, "cpu (sampling)", "sampling as measured in the run, not scaled"),
-        ("replay", "cuda", 0.04, "cpu (sampling)", "minibatches read from the trace"),
-        ("gpu", "cuda", 0.04, "GPU (sampling)", "sampling by the run's device as measured there"),
-        ("uva", "cuda", 0.04, "GPU (sampling)", "sampling by the run's device out of host memory"),
+        ("live", "host", 0, 2.0, "cpu (sampling)", "sampling as measured in the run, not scaled"),
+        ("live", "host", 2, 2.0, "cpu (sampling)", "waited for sampler workers"),
+        ("replay", "cuda", 0, 0.04, "cpu (sampling)", "minibatches read from the trace"),
+        ("gpu", "cuda", 0, 0.04, "GPU (sampling)", "by the run's device as measured there"),
+        ("uva", "cuda", 0, 0.04, "GPU (sampling)", "by the run's device out of host memory"),
         # Without a GPU these are drawn live, whatever the plan says.
-        ("gpu", "host", 0.04, "cpu (sampling)", "sampling as measured in the run, not scaled"),
-        ("uva", "host", 0.04, "cpu (sampling)", "sampling as measured in the run, not scaled"),
+        ("gpu", "host", 0, 0.04, "cpu (sampling)", "sampling as measured in the run, not scaled"),
+        ("uva", "host", 0, 0.04, "cpu (sampling)", "sampling as measured in the run, not scaled"),
     ],
 )
 def test_sampling_is_the_run_s_however_it_got_its_minibatches(
-    tmp_path, profile, sampling, backend, seconds, bound, said
+    tmp_path, profile, sampling, backend, workers, seconds, bound, said
 ):
     """What a measured epoch does not contain must not be in the predicted one beside it."""
-    found = predictions(make_run(tmp_path, backend=backend, sampling=sampling), profile)
+    run = make_run(tmp_path, backend=backend, sampling=sampling, workers=workers)
+    found = predictions(run, profile)
     assert len(found) == len(CASES)
     for _, epoch in found:
         part = epoch.parts["sample"]
         assert part.seconds == pytest.approx(seconds / BATCHES)
         assert part.bound == bound
         assert any(said in remark for remark in epoch.remarks)
-
-
-def test_of_workers_what_the_loop_waited_for_counts(tmp_path, profile):
-    for _, epoch in predictions(make_run(tmp_path, workers=2), profile):
-        assert epoch.parts["sample"].seconds == pytest.approx(2.0 / BATCHES)
-        assert any("waited for sampler workers" in remark for remark in epoch.remarks)
 
 
 def test_a_prediction_says_what_it_borrowed_and_no_gather_is(tmp_path):
@@ -211,13 +202,8 @@ def test_a_prediction_says_what_it_borrowed_and_no_gather_is(tmp_path):
 
 def test_a_disk_has_rows_a_roof_and_a_reason(tmp_path, profile):
     """Four minibatches, 800 000 reads of 4 KiB: 8 s of 100 k a second, beside 3.3 s of 1 GB/s."""
-    disk = {
-        "declared_disk_payload_bytes": PAYLOAD,
-        "declared_disk_requests": 8e5,
-        "declared_disk_read_bytes": 3.2768e9,
-    }
     mapped = {**COMMON, **GATHERS, "declared_disk_payload_bytes": PAYLOAD}
-    cases = {"direct": {**COMMON, **GATHERS, **disk}, "mapped": mapped}
+    cases = {"direct": {**COMMON, **GATHERS, **DISK}, "mapped": mapped}
     loads = [declared_load(facts, 1e9) for facts in (cases["direct"], mapped, COMMON)]
     assert [load.disk_payload_bytes for load in loads] == [1e8, 1e8, 0]
     assert [load.disk_bytes for load in loads] == [0.8192e9, None, 0]
@@ -267,12 +253,7 @@ def test_a_strategy_that_runs_on_no_gpu_is_predicted_for_none(tmp_path, profile,
 
 def test_the_reads_that_a_case_keeps_in_flight_decide(tmp_path, profile):
     """Of 200 000 reads a minibatch 8 or 128 at a time: 20 or 100 thousand a second."""
-    disk = {
-        "declared_disk_payload_bytes": PAYLOAD,
-        "declared_disk_requests": 8e5,
-        "declared_disk_read_bytes": 3.2768e9,
-    }
-    run = make_run(tmp_path, {"disk_direct": {**COMMON, **GATHERS, **disk}})
+    run = make_run(tmp_path, {"disk_direct": {**COMMON, **GATHERS, **DISK}})
     curve = ((8.0, 20e3), (128.0, 100e3))
     profile = profile.with_constant("disk.iops", curve, "made up")
     for depth, alone in (("8", 40.0), ("128", 8.0)):
@@ -301,6 +282,8 @@ def test_a_case_that_declared_nothing_says_so(tmp_path, profile):
     assert "has not been run" in reason
     captured = predict(make_run(tmp_path, step="captured"), profile)
     assert {r.reason for r in captured} == {"unknown: captured steps are not modelled"}
+    around = series_of(make_run(tmp_path, around_step="x:ToHost"))
+    assert {one.missing for one in around} == {"what is around a step is not modelled"}
     older = {
         name: {k: v for k, v in f.items() if k != "declared_row_bytes"} for name, f in CASES.items()
     }
@@ -321,11 +304,6 @@ def test_a_run_of_several_ranks_is_predicted_for_as_many_gpus(tmp_path, profile)
     alone = predict_batches(series.load, profile, 1).epoch_s
     assert epoch.epoch_s == pytest.approx(alone)
     assert "as if each GPU had a port of its own, without averaging gradients" in epoch.remarks
-
-
-def test_of_what_is_around_a_step_nothing_is_predicted(tmp_path, profile):
-    run = make_run(tmp_path, around_step="x:ToHost")
-    assert {one.missing for one in series_of(run)} == {"what is around a step is not modelled"}
 
 
 def test_rates_of_several_ranks_are_those_of_one_link(tmp_path, profile):
@@ -412,10 +390,12 @@ def test_a_better_machine_is_never_predicted_slower(case, key, factor, gpus):
     assert fast <= slow * (1 + 1e-6)
 
 
-def test_page_visits_are_declared_by_kind_of_memory():
+def test_page_visits_are_declared_by_kind_of_memory_and_what_the_gpu_keeps_beside_them():
     """Of 4 minibatches; runs from before managed memory had pages of its own have none there."""
     told = declared_load({**COMMON, **READS, "declared_gpu_page_visits": 8.0}, 1e9)
     assert (told.gpu_page_visits, told.managed_page_visits) == (2.0, 0.0)
+    kept = declared_load({**COMMON, "declared_gpu_table_bytes": 5e8}, 1e12)
+    assert (kept.gpu_table_bytes, kept.table_bytes) == (5e8, 1e12)
     both = {"declared_gpu_page_visits": 0.0, "declared_managed_page_visits": 8.0}
     managed = declared_load({**COMMON, **READS, **both}, 1e9)
     assert (managed.gpu_page_visits, managed.managed_page_visits) == (0.0, 2.0)

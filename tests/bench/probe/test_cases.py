@@ -73,13 +73,6 @@ def test_a_case_is_ten_lines():
         assert [*made.points(made.name, rig, Scope.MINUTE)] == [Point("of_a_test")]
 
 
-def test_each_case_needs_what_there_is_a_check_for_and_says_what_is_measured():
-    for one in CASES.values():
-        assert set(one.needs) <= set(NEEDS)
-        assert one.unit in ("B", "1")
-        assert one.what
-
-
 def test_what_is_missing_has_its_reason_and_remedy(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(case, "find_spec", lambda name: None)
@@ -256,12 +249,6 @@ def test_no_more_managed_memory_is_asked_for_than_the_gpu_has_free(rig, free, as
 def test_every_second_piece_is_advised_otherwise(rig, asked, name, piece):
     measure(rig, name)
     assert asked == [("managed", 2 * MIB), *[("left out", piece)] * (MIB // piece)]
-
-
-def test_a_gpu_without_managed_memory_says_why(rig, free, monkeypatch):
-    free[0] = LEFT_BYTES
-    with pytest.raises(RefusedError, match="do not fit the 0 MiB of GPU memory that are free"):
-        measure(rig, "managed_gather")
 
 
 def test_a_table_that_cannot_be_registered_is_a_smaller_one(cuda, monkeypatch):

@@ -199,6 +199,14 @@ def test_on_a_gpu_nothing_is_waited_for_but_what_was_begun(monkeypatch):
     graph = np.arange(0, 33, 4), np.arange(32) % 8
     sampler = DeviceSampler(*graph, (4, 3), HOST)
     sampler._stream = Stream("sampling")  # type: ignore[assignment]
+    streams: list[int] = []
+    launch = device_sampler.launch_threads
+
+    def launched(*given: Any) -> None:
+        streams.append(given[4])
+        launch(*given)
+
+    monkeypatch.setattr(device_sampler, "launch_threads", launched)
     one, other = (sampler.begin(torch.arange(5), seed) for seed in (1, 2))
     within = [("sampling", "entered"), ("sampling", "left")]
 
@@ -207,6 +215,7 @@ def test_on_a_gpu_nothing_is_waited_for_but_what_was_begun(monkeypatch):
         return [within[0], *new, (f"event {event}", "recorded"), within[1]]
 
     assert notes == [*begun(0, made=True), *begun(1, made=True)]
+    assert streams == [7] * 16, "every launch is on the sampler's own stream"
     notes.clear()
     assert other.result().input_ids.device == HOST
     assert notes == [("event 1", "waited for"), *[("training", "keeps")] * 3]
@@ -259,28 +268,6 @@ def test_sizes_are_copied_without_a_wait_before_they_are_said_to_be_there(monkey
     slot.there = SimpleNamespace(record=lambda: notes.append("recorded"))  # type: ignore[assignment]
     sampler.begin(torch.arange(5), 2)
     assert notes == [("seeds", True), ("sizes", True), "recorded"]
-
-
-@pytest.mark.usefixtures("kernels_on_host")
-def test_every_launch_is_on_the_sampler_s_own_stream(monkeypatch):
-    seen: list[object] = []
-    launch = device_sampler.launch_threads
-
-    def launched(*given: Any) -> None:
-        seen.append(given[4])
-        launch(*given)
-
-    @contextmanager
-    def entered(_stream: object) -> Iterator[None]:
-        yield
-
-    monkeypatch.setattr(device_sampler, "launch_threads", launched)
-    monkeypatch.setattr(torch.cuda, "stream", entered)
-    sampler = DeviceSampler(np.arange(0, 33, 4), np.arange(32) % 8, (4, 3), HOST)
-    sampler.sample(torch.arange(5), 1)
-    sampler._stream = SimpleNamespace(cuda_stream=7)  # type: ignore[assignment]
-    sampler.sample(torch.arange(5), 1)
-    assert seen == [None] * 8 + [7] * 8
 
 
 @pytest.mark.usefixtures("kernels_on_host")

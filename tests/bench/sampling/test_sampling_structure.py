@@ -136,15 +136,6 @@ def test_where_the_marking_of_places_changes(degree):
         check_minibatch(batch, graph, (fanout,), torch.tensor([0]))
 
 
-def test_one_sampler_keeps_nothing_from_call_to_call():
-    graph = random_graph(300, 20)
-    used = NeighborSampler(*graph, (5, 5))
-    for start in range(0, 250, 10):
-        seeds = torch.arange(start, start + 50)
-        fresh = NeighborSampler(*graph, (5, 5))
-        assert same(used.sample(seeds, start), fresh.sample(seeds, start))
-
-
 def test_a_hub():
     hub = 100_000
     indptr = np.full(hub + 2, 0, np.int64)
