@@ -11,7 +11,7 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.read.gpu import energy, gpu_energy
+from gatherbench.bench.read.gpu import gpu_energy
 from gatherbench.bench.show.views.resources import cpu_core_seconds, gpu_energy_per_epoch
 from helpers import (
     ONE_REPEAT,
@@ -29,8 +29,8 @@ from helpers import (
 QUANTITIES = {
     "transfer time": lambda run: run.measured["fetch_s"],
     "processor time": lambda run: run.measured["cpu_s"],
-    "power of the GPU": lambda run: energy(run)["power"],
-    "energy of the GPU": lambda run: energy(run)["energy"],
+    "power of the GPU": lambda run: run.ended[run.ended["used"]]["gpu_watts"],
+    "energy of the GPU": lambda run: run.ended[run.ended["used"]]["gpu_joules"],
 }
 #: Paths whose wait is no transfer: these fetch ahead, or move nothing.
 HIDDEN = ("async_zero_copy", "no_fetch", "all_in_gpu")

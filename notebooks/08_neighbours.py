@@ -13,7 +13,7 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.read.axis import axis, axis_of
+from gatherbench.bench.read.axis import AXES, axis
 from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.views.axis import chart
 from helpers import bars, published, runs, say, show
@@ -55,7 +55,7 @@ show(
 
 # %%
 measured = {field: [run for run in runs() if len(axis(run, field))] for field in FIELDS}
-relational = set(axis_of("model").over)
+relational = set(AXES["model"].over)
 measured["model"] = [r for r in runs() if axis(r, "model")["value"].isin(relational).any()]
 for field, (columns, plan) in FIELDS.items():
     for run in measured[field]:

@@ -22,8 +22,7 @@ from PIL import Image as Picture
 
 from gatherbench.bench.read.derive import repeat_logs
 from gatherbench.bench.read.points import is_point_table, read_points
-from gatherbench.bench.read.reference import load_reference
-from gatherbench.bench.read.tables import Run, began, load_run
+from gatherbench.bench.read.tables import Run, began, load_reference, load_run
 from gatherbench.bench.read.units import with_ends
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.drawing import Chart, draw

@@ -24,7 +24,7 @@ from scipy.optimize import brentq
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
 from gatherbench.bench.model.physics import MinibatchLoad
 from gatherbench.bench.model.profile import LinkProfile, load_profile
-from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.read.tables import load_reference
 from gatherbench.bench.run.training_cost import training_cost
 from gatherbench.kernels.policies import policy
 from gatherbench.kernels.requests import request_row, uniform_ids

@@ -10,7 +10,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +35,8 @@ from gatherbench.bench.plan.plan import Measure, ResolvedPlan
 from gatherbench.bench.plan.plan_file import USUAL, load_plan
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.check import check, first_of
-from gatherbench.bench.read.noise import logical_cores
 from gatherbench.bench.read.stopping import StoppingRule
-from gatherbench.bench.read.tables import Run, predicted, run_in
+from gatherbench.bench.read.tables import Run, run_in
 from gatherbench.bench.run.frames import RESTORE
 from gatherbench.bench.run.guards import status_of
 from gatherbench.bench.run.part import StoreError
@@ -192,7 +191,7 @@ def _executed(
     measure = run.measure
     if budget_s is not None:  # it replaces the plan's
         measure = measure.model_copy(update={"budget_s": 0.0})
-    further = StoppingRule(run.cases, measure, logical_cores(run.store.env()))
+    further = StoppingRule(run.cases, measure, run.store.env())
     with progress_bar(err) as bar:
         runner = Runner(run, reporter(bar, out), budget_s=budget_s, further=further)
         failed = runner.run()
@@ -281,10 +280,10 @@ def finish(
             err.print(Text(f"{text}, run: gatherbench {command} {quoted}"), soft_wrap=True)
 
     if profile is not None:
-        rows = predict(run, profile)
-        run = predicted(run, rows)
+        frames = store.predicted(predict(run, profile))
+        run = replace(run_in(store, frames), going=run.going)
         with writing("predictions"):
-            store.predict(rows)
+            frames.write(folder)
     views = views_of(run)
     out.print(render_all(run, views) if everything else render(run))
     with writing("pictures"):

@@ -16,7 +16,7 @@ from gatherbench.bench.model.epoch import EpochPrediction
 from gatherbench.bench.model.physics import MinibatchLoad, Part, engine_copy, gpu_reads
 from gatherbench.bench.model.predict import KEYS, Series, SeriesName, predictions
 from gatherbench.bench.model.profile import LinkProfile
-from gatherbench.bench.read.derive import plan_order
+from gatherbench.bench.read.derive import sort_series
 from gatherbench.bench.read.tables import Run
 
 _GIB = 1 << 30
@@ -57,7 +57,7 @@ def roofline(run: Run, profile: LinkProfile) -> pd.DataFrame:
         for kind, seconds in times.items():
             line = dict(zip(KEYS, series.key, strict=True))
             records.append(line | {"kind": kind, **_line(series, epoch, profile, seconds)})
-    return plan_order(run, pd.DataFrame(records))
+    return sort_series(pd.DataFrame(records), run.workloads)
 
 
 def _measured_seconds(run: Run) -> dict[SeriesName, dict[str, float]]:
@@ -110,4 +110,4 @@ def against_measured(run: Run, profile: LinkProfile) -> pd.DataFrame:
     is_limit = table["strategy"] == LIMIT
     limit = table["error"].where(is_limit).groupby(table["workload"]).transform("first")
     ratios = (table["error"] + 1) / (limit + 1) - 1
-    return plan_order(run, table.assign(limit_error=ratios.mask(is_limit)))
+    return sort_series(table.assign(limit_error=ratios.mask(is_limit)), run.workloads)

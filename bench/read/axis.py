@@ -18,28 +18,28 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import TypeAdapter
 
 from gatherbench.bench.plan.doors import short_name
 from gatherbench.bench.plan.workload import Workload, ranks_of
 from gatherbench.bench.read.derive import (
     ends_of,
-    plan_order,
+    no_ratio_over,
     reasons,
     reference_variant,
     repeat_logs,
-    with_ends_of,
+    series_of,
+    sort_series,
 )
-from gatherbench.bench.read.noise import no_ratio_over, series_of
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Logs, ratio_of
 
 #: The axis that compares all paths off a disk.
 PATH = "path"
-_FIELDS = {one.name for one in fields(Workload)}
 #: A family's shared path, a series' value, and the value's position; ``None``: no such field.
 _Place = tuple[str, str, int] | None
-_QUARTILES = np.array([0.5, 0.25, 0.75])
+_FIELDS = {one.name for one in fields(Workload)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,32 +78,17 @@ class Axis:
     field: str
     title: str
     extra: tuple[Extra, ...] = ()
-    plain: object = None
-    merged: Mapping[str, object] = given(default_factory=dict)
+    plain: Any = None
+    merged: Mapping[str, Any] = given(default_factory=dict)
     seeds: bool = False
     over: Mapping[str, str] = given(default_factory=dict)
     published: tuple[str, str] = ("", "")
     note: str = ""
 
 
-_TABLE = tomllib.loads(Path(__file__).with_name("axes.toml").read_text(encoding="utf-8"))["axis"]
-#: In the order in which they are shown.
-AXES = tuple(
-    Axis(**{**axis, "extra": tuple(Extra(**extra) for extra in axis.get("extra", ()))})
-    for axis in _TABLE
-)
-
-
-def axis_of(field: str) -> Axis:
-    """Return the axis of a field.
-
-    Raises:
-        ValueError: the field has no axis.
-    """
-    axes = {axis.field: axis for axis in AXES}
-    if field not in axes:
-        raise ValueError(f"no axis {field!r}; there are {', '.join(axes)}")
-    return axes[field]
+_TABLE = tomllib.loads(Path(__file__).with_name("axes.toml").read_text(encoding="utf-8"))
+#: By field, in the order in which they are shown.
+AXES = {axis.field: axis for axis in TypeAdapter(list[Axis]).validate_python(_TABLE["axis"])}
 
 
 def axis(run: Run, field: str) -> pd.DataFrame:
@@ -114,9 +99,11 @@ def axis(run: Run, field: str) -> pd.DataFrame:
     columns, and ``reason``: why a value was not measured, or has no ratio. NaN: unknown.
 
     Raises:
-        ValueError: as :func:`axis_of`.
+        ValueError: the field has no axis.
     """
-    chosen, lines = axis_of(field), list[dict[str, Any]]()
+    if field not in AXES:
+        raise ValueError(f"no axis {field!r}; there are {', '.join(AXES)}")
+    chosen, lines = AXES[field], list[dict[str, Any]]()
     extras = [c for e in chosen.extra for c in (ends_of(e.name) if e.logs else [e.name])]
     columns = ["family", *SERIES, "value", *ends_of("epoch"), *ends_of("ratio"), *extras, "reason"]
     families = _families(run, chosen)
@@ -124,8 +111,10 @@ def axis(run: Run, field: str) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     ratios = {"ratio": "epoch_s", **{e.name: e.logs for e in chosen.extra if e.logs}}
     logs = {name: _logs(run, column) for name, column in ratios.items()}
-    values = {e.name: _values(run, e.of) for e in chosen.extra if not e.logs}
-    quartiles = run.measured["epoch_s"].dropna().groupby(SERIES).quantile(_QUARTILES).unstack()
+    epochs = run.measured["epoch_s"].dropna().groupby(SERIES)
+    quartiles = zip(ends_of("epoch"), (0.5, 0.25, 0.75), strict=True)
+    values = {name: epochs.quantile(share) for name, share in quartiles}
+    values |= {e.name: _values(run, e.of) for e in chosen.extra if not e.logs}
     why = reasons(run)
     for (family, _), group in families.groupby(["family", "path"], sort=False):
         measured = group[group["measured"]].groupby("value")["key"].agg(list).to_dict()
@@ -137,14 +126,16 @@ def axis(run: Run, field: str) -> pd.DataFrame:
             if not keys:
                 line["reason"] = ": ".join(why.get(planned[0][:3], ("not measured",)))
                 continue
-            line |= with_ends_of(epoch=quartiles.loc[keys].mean().tolist())
             line |= {n: column.reindex(keys).mean(skipna=False) for n, column in values.items()}
             over = chosen.over.get(str(value), first)
             base = measured.get(over, [])
             line["reason"] = no_ratio_over(run, base[0]) if base else f"no {chosen.field} {over}"
             for name, of_series in logs.items() if not line["reason"] else ():
-                ends = (1.0, 1.0, 1.0) if keys == base else _ratio(run, of_series, keys, base)
-                line |= with_ends_of(**{name: ends})
+                own, theirs = (_pooled(run, of_series, many) for many in (keys, base))
+                ends = (1.0 if keys == base else math.nan,) * 3
+                if keys != base and own and theirs:
+                    ends = ratio_of(own, theirs).ends
+                line |= zip(ends_of(name), ends, strict=True)
     return pd.DataFrame(lines, columns=columns).fillna({"reason": ""})
 
 
@@ -189,14 +180,6 @@ def accuracy_by_then(run: Run) -> pd.Series[float]:
     return reached.groupby(SERIES).last().fillna(0.0)
 
 
-def _ratio(
-    run: Run, logs: Mapping[Key, Logs], keys: Sequence[Key], base: Sequence[Key]
-) -> tuple[float, float, float]:
-    """Return the ratio over the base, with the ends of the 95 % interval."""
-    own, theirs = (_pooled(run, logs, many) for many in (keys, base))
-    return ratio_of(own, theirs).ends if own and theirs else (math.nan,) * 3
-
-
 def _pooled(run: Run, logs: Mapping[Key, Logs], keys: Sequence[Key]) -> Logs:
     """Pool logarithms over workloads that differ in seed: one number per seed, paired by seed."""
     if any(key not in logs for key in keys):
@@ -223,6 +206,8 @@ def _families(run: Run, chosen: Axis) -> pd.DataFrame:
     Columns: ``family`` (workloads, in words), ``path`` (what series share else), ``value``,
     ``key`` (a :class:`Key`), ``measured``.
     """
+    from gatherbench.strategies.registry import in_words  # imports torch
+
     plain = {chosen.field: chosen.plain, **chosen.merged, **({"seed": 0} if chosen.seeds else {})}
     alike = enumerate(run.alike(**(plain if chosen.field in _FIELDS else {})))
     families = {w: (n, " ".join(name.split())) for n, (name, members) in alike for w in members}
@@ -230,17 +215,19 @@ def _families(run: Run, chosen: Axis) -> pd.DataFrame:
     backend = next((key.backend for key in known.values()), "host")
     disks, reference, lines = disk_strategies(run), reference_variant(run), []
     cases = pd.DataFrame(run.plan["cases"])[SERIES[:3]].drop_duplicates()
-    for case in plan_order(run, cases).itertuples(index=False, name=None):
-        workload, *path = case
+    for case in sort_series(cases, run.workloads).itertuples(index=False, name=None):
+        workload, strategy, variant = case
+        off_disk = strategy in disks
         if chosen.field in _FIELDS:
-            place = _by_field(run.plan["workloads"][workload], path, chosen)
+            place = _by_field(run.plan["workloads"][workload], f"{strategy} {variant}", chosen)
         elif chosen.field == PATH:
-            place = _by_path(path, path[0] in disks, (*path,) == reference)
+            shown = off_disk or (strategy, variant) == reference
+            place = ("", in_words(strategy, variant), int(off_disk)) if shown else None
         else:
-            place = None if path[0] in disks else _by_parameter(path, chosen.field)
+            place = None if off_disk else _by_parameter(strategy, variant, chosen.field)
         if place:
             key = known.get(case) or Key._make((*case, backend, "measured"))
-            lines.append((*families[workload], *place, key, case in known))
+            lines.append((*families[case[0]], *place, key, case in known))
     columns = ["number", "family", "path", "value", "place", "key", "measured"]
     frame = pd.DataFrame(lines, columns=columns)
     groups = frame.groupby(["family", "path"], sort=False)
@@ -249,32 +236,25 @@ def _families(run: Run, chosen: Axis) -> pd.DataFrame:
     return frame[several].sort_values(["number", "group", "place"], kind="stable")
 
 
-def _by_field(workload: Mapping[str, Any], path: Sequence[str], chosen: Axis) -> _Place:
+def _by_field(workload: Mapping[str, Any], path: str, chosen: Axis) -> _Place:
     value = workload.get(chosen.field, chosen.plain)
     value = short_name(value) if isinstance(value, str) else value
-    if value == chosen.plain:
-        return " ".join(path), str(value), value if isinstance(value, int) else 0
     merged = [workload.get(name, plain) for name, plain in chosen.merged.items()]
-    words = " ".join(map(str, [value, *merged]))
-    return " ".join(path), words, value if isinstance(value, int) else 1
+    words = [value] if value == chosen.plain else [value, *merged]
+    place = value if isinstance(value, int) else int(value != chosen.plain)
+    return path, " ".join(map(str, words)), place
 
 
-def _by_path(path: Sequence[str], is_disk: bool, is_reference: bool) -> _Place:
-    from gatherbench.strategies.registry import in_words  # imports torch
-
-    return ("", in_words(*path), int(is_disk)) if is_disk or is_reference else None
-
-
-def _by_parameter(path: Sequence[str], parameter: str) -> _Place:
+def _by_parameter(strategy: str, variant: str, parameter: str) -> _Place:
     from gatherbench.strategies.base import parameters  # imports torch
     from gatherbench.strategies.registry import named
 
-    strategy = named(*path)
-    known = parameters(type(strategy)) if strategy else {}
+    path = named(strategy, variant)
+    known = parameters(type(path)) if path else {}
     if parameter not in known:
         return None
-    rest = [getattr(strategy, name) for name in known if name != parameter]
-    value = str(getattr(strategy, parameter))
+    rest = [getattr(path, name) for name in known if name != parameter]
+    value = str(getattr(path, parameter))
     number = value.rstrip("%")
     place = int(number) if number.isdigit() else list(known[parameter]).index(value)
-    return f"{path[0]} {rest}", value, place
+    return f"{strategy} {rest}", value, place

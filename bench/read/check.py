@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError, create_model
 
@@ -21,18 +20,6 @@ from gatherbench.outside import plain
 RunError = StoreError
 #: The fields of a workload that are read without a default.
 _NEEDED = {"dataset", "scale", "model", "hidden", "fanouts", "batch_size", "max_batches", "seed"}
-
-
-class _Gpu(BaseModel):
-    name: str
-    power_limit_w: float | None = None
-    link_gen_max: int | None = None
-    link_width_max: int | None = None
-
-
-class _Package(BaseModel):
-    package: str
-    version: str
 
 
 def _shape(**kinds: Any) -> Any:
@@ -53,11 +40,13 @@ _PLAN = _shape(
     workloads=(dict[str, Workload], ...), cases=(list[NamedCase], ...), measure=(_MEASURE, ...),
     name=(str, ...),
 )  # fmt: skip
+_GPU: Any = _shape(name=(str, ...), power_limit_w=float, link_gen_max=int, link_width_max=int)
+_PACKAGE: Any = _shape(package=(str, ...), version=(str, ...))
 _ENV = _shape(
-    cpu=(_shape(model=str, usable_cores=int, logical_cores=int), {}), gpus=list[_Gpu],
+    cpu=(_shape(model=str, usable_cores=int, logical_cores=int), {}), gpus=list[_GPU],
     memory=(_shape(total=int), {}), numa=(_shape(processors_by_node=(dict[int, int], {})), {}),
     libraries=dict[str, str | None], thread_limits=dict[str, str | None],
-    plugins=(dict[str, dict[str, _Package]], {}), waiting=Waiting,
+    plugins=(dict[str, dict[str, _PACKAGE]], {}), waiting=Waiting,
 )  # fmt: skip
 
 
@@ -122,24 +111,27 @@ def _contradictions(table: str, frames: Frames) -> list[tuple[str, int]]:
 
     A number may be missing without a reason, but not the time of an epoch with a trained model.
     """
-    frame, keys = frames.table(table), list(OF_CASE)
-    lines = frame.reindex(columns=[*keys, "epoch"]).fillna({"epoch": -1}).astype({"epoch": int})
-    lines["line"] = range(len(lines))
+    frame, keys = frames.table(table), [*OF_CASE]
+    lines = frame[keys].assign(epoch=frame.get("epoch", -1), line=range(len(frame)))
     reasons = frames.reasons[frames.reasons["table"] == table]
-    of_cases = reasons[reasons["epoch"] < 0].drop(columns="epoch").merge(lines, on=keys)
-    of_epochs = reasons[reasons["epoch"] >= 0].merge(lines, on=[*keys, "epoch"])
-    every = pd.concat([of_cases, of_epochs])
-    every = every[every["column"].isin(frame.columns)]
-    missing, places = every["status"] != "ok", frame.columns.get_indexer(pd.Index(every["column"]))
-    values = frame.notna().to_numpy()[every["line"].to_numpy(), places]
-    wrong = every[values == missing]
-    needed = "epoch_s" if table == EPOCHS else ENDED.name
-    has, trained = (
-        frame.get(name, pd.Series(np.nan, frame.index)).notna() for name in (needed, "train_s")
+    reasons = reasons[reasons["column"].isin(frame.columns)]
+    of_case = reasons["epoch"] < 0
+    every = pd.concat(
+        [
+            reasons[of_case].drop(columns="epoch").merge(lines, on=keys),
+            reasons[~of_case].merge(lines, on=[*keys, "epoch"]),
+        ]
     )
+    missing, places = every["status"] != "ok", frame.columns.get_indexer(pd.Index(every["column"]))
+    has_value = frame.notna().to_numpy()[every["line"].to_numpy(), places]
+    wrong = every[has_value == missing]
+    needed = "epoch_s" if table == EPOCHS else ENDED.name
+    whole = frame.reindex(columns=[*frame, *{needed, "train_s"} - {*frame}])
+    has = whole[needed].notna()
     if table == EPOCHS:
         explained = every.loc[(every["column"] == needed) & missing, "line"]
-        lost = (frame["rank"] < 0) & ~has & trained & ~lines["line"].isin(explained)
+        lost = (frame["rank"] < 0) & ~has & whole["train_s"].notna()
+        lost &= ~lines["line"].isin(explained)
     else:
         ok = frame["status"] == "ok"
         lost = frame["status"].notna() & ((ok != has) | (ok & frame["reason"].notna()))

@@ -7,16 +7,16 @@ are quiet ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
-from gatherbench.bench.read.noise import modelled_from_noisy
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import BASES, SERIES, Key
-from gatherbench.stats.interval import Interval, Logs, interval_of, ratio_of
+from gatherbench.stats.interval import Logs, ratio_of
 
 STAGES = ("sample", "fetch", "train")
 #: Parts of ``train`` if several ranks train together: the exchange of gradients once all have
@@ -42,15 +42,14 @@ _PATH = SERIES[:3]
 
 
 def spread(values: pd.Series[float]) -> pd.DataFrame:
-    """Return ``median``, ``low`` and ``high`` (quartiles), ``min``, ``max``, ``count`` by series.
+    """Return ``median``, ``low`` and ``high`` (quartiles), and ``count``, over repeats × epochs.
 
-    It has a line per series, over repeats × epochs.
+    It has a line per series.
     """
-    groups = values.dropna().groupby(SERIES)
-    quartiles = groups.quantile(np.array([0.25, 0.75])).unstack()
-    table = groups.agg(["median", "min", "max", "count"])
-    table.insert(1, "low", quartiles.get(0.25))
-    table.insert(2, "high", quartiles.get(0.75))
+    of_series = values.dropna().groupby(SERIES)
+    table = of_series.agg(["median", "count"])
+    table.insert(1, "low", of_series.quantile(0.25))
+    table.insert(2, "high", of_series.quantile(0.75))
     return sort_series(table.reset_index())
 
 
@@ -67,24 +66,13 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
     a GPU: medians need not add up to the epoch's. A predicted epoch without stages is all
     ``other``.
     """
-    names = {f"{stage}_s": stage for stage in ("epoch", *STAGES, *WITHIN_TRAIN)}
-    both = pd.concat([basis[[*names]] for basis in (run.measured, run.predicted)]).rename(
-        columns=names
-    )
-    parts = both[both["epoch"].notna()].fillna(0.0)
-    whole = parts.pop("epoch")
+    names = {f"{stage}_s": stage for stage in (*STAGES, *WITHIN_TRAIN)}
+    epochs = pd.concat([basis[["epoch_s", *names]] for basis in (run.measured, run.predicted)])
+    parts = epochs.dropna(subset="epoch_s").fillna(0.0).rename(columns=names)
+    whole = parts.pop("epoch_s")
     left = whole - parts[list(STAGES)].sum(axis=1)
     parts["other"] = left.where(left > ROUNDING * whole, 0.0)
     return epoch_times(run).join(parts.groupby(SERIES).median(), on=SERIES)
-
-
-def cpu_seconds(run: Run) -> pd.DataFrame:
-    """Return core-seconds per epoch of the process tree, as :func:`spread`, and its parts' medians.
-
-    The parts are ``user`` and ``system``.
-    """
-    parts = run.medians[["cpu_user_s", "cpu_system_s"]].set_axis(["user", "system"], axis=1)
-    return spread(run.measured["cpu_s"]).join(parts, on=SERIES)
 
 
 # ---- ratios --------------------------------------------------------------------------------------
@@ -99,28 +87,23 @@ def repeat_logs(values: pd.Series[float], blocks: pd.Series[int] | None = None) 
             its case alone). Epochs of paths that took turns in one process are paired.
     """
     known = values.dropna()
-    medians = known.groupby(CASE, sort=False).median()
-    by_series: dict[Key, list[float]] = {}
-    for (*series, _), log in zip(medians.index, np.log(medians), strict=True):
-        by_series.setdefault(Key(*series), []).append(log)
-    paired: dict[Key, dict[float, dict[int, float]]] = {key: {} for key in by_series}
+    paired: dict[Key, dict[float, dict[int, float]]] = defaultdict(dict)
     if blocks is not None:
-        turns = blocks[blocks >= 0].reindex(known.index).dropna()
-        logs = np.log(known[turns.index])
-        for (*series, _, epoch), log, block in zip(turns.index, logs, turns, strict=True):
-            paired[Key(*series)].setdefault(block, {})[epoch] = log
-    return {key: Logs(logs, paired[key]) for key, logs in by_series.items()}
+        process = blocks.reindex(known.index)
+        for (*series, _, epoch), log, block in zip(
+            known.index, np.log(known), process, strict=True
+        ):
+            if block >= 0:
+                paired[Key(*series)].setdefault(block, {})[epoch] = log
+    medians = known.groupby(CASE, sort=False).median()
+    repeats = pd.Series(np.log(medians), medians.index).groupby(SERIES, sort=False)
+    by_series = {Key._make(series): logs for series, logs in repeats}
+    return {key: Logs(logs, paired.get(key)) for key, logs in by_series.items()}
 
 
 def epoch_logs(run: Run) -> dict[Key, Logs]:
     """Return :func:`repeat_logs` of the measured epochs, for ratios."""
     return repeat_logs(run.measured["epoch_s"], run.measured["block"])
-
-
-def epoch_intervals(run: Run) -> dict[Key, Interval]:
-    """Return seconds of an epoch of each measured series, with a 95 % interval over repeats."""
-    logs = repeat_logs(run.measured["epoch_s"])
-    return {key: interval_of(values) for key, values in logs.items()}
 
 
 def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive") -> pd.DataFrame:
@@ -130,7 +113,7 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
     by process. ``low``, ``high``: the 95 % interval, NaN for one repeat
     (:func:`gatherbench.stats.interval.ratio_of`). Over itself the ratio is 1 by definition.
     Columns: :data:`SERIES`, ``speedup``, ``low``, ``high``. A series without a reference is left
-    out. Undecided ratios are included (:func:`gatherbench.bench.read.noise.no_ratio_over`).
+    out. Undecided ratios are included (:func:`no_ratio_over`).
     """
     logs, lines = epoch_logs(run), list[tuple[object, ...]]()
     for key, own in logs.items():
@@ -146,34 +129,15 @@ def reference_variant(run: Run) -> tuple[str, str] | None:
 
     If a run lacks that, the first other strategy and variant with a CPU gather, or ``None``.
     """
-    measured = run.measured.index[run.measured["epoch_s"].notna()]
-    paths = zip(*map(measured.get_level_values, ("strategy", "variant")), strict=True)
-    return next(iter(gathers_among(set(paths))), None)
-
-
-def gathers_among(series: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the strategies and variants whose rows the CPU gathers, the paper's baseline first."""
-    from gatherbench.strategies.registry import role_of  # imports torch
-
-    roles = {pair: role_of(*pair) for pair in series}
-    gathers = [pair for pair, role in roles.items() if role in _GATHERS]
-    return sorted(gathers, key=lambda pair: (roles[pair] != "baseline", pair))
+    paths = pd.DataFrame(series_of(run), columns=SERIES).drop_duplicates(SERIES[1:3])
+    paths["role"] = roles_of(paths)  # "baseline" sorts before "conventional"
+    gathers = paths[paths["role"].isin(_GATHERS)].sort_values(["role", *SERIES[1:3]])
+    return next(gathers[SERIES[1:3]].itertuples(index=False, name=None), None)
 
 
 def baseline(run: Run) -> tuple[str, str]:
     """Return :func:`reference_variant`, or the paper's if none was measured."""
     return reference_variant(run) or ("cpu_gather", "naive")
-
-
-def limits(epochs: pd.DataFrame) -> dict[str, float]:
-    """Return the measured no-fetch limit of each workload with one, from a table with ``median``,
-    s.
-    """
-    from gatherbench.strategies.registry import role_of  # imports torch
-
-    measured = epochs[epochs["basis"] == "measured"]
-    lines = of_paths(measured, lambda pair: role_of(*pair) == "no_fetch")
-    return dict(zip(lines["workload"], lines["median"], strict=True))
 
 
 def predictions(run: Run) -> pd.DataFrame:
@@ -185,10 +149,12 @@ def predictions(run: Run) -> pd.DataFrame:
     names = {"epoch_s": "median", "fetch_s": "fetch", "train_s": "train"}
     known = run.predicted.rename(columns=names).dropna(subset="median")
     table = sort_series(known.reset_index()[[*SERIES, *names.values()]])
+    over = baseline(run)
     noisy = modelled_from_noisy(run)
     quiet = table.loc[[Key(*key) not in noisy for key in table[SERIES].to_numpy()]]
-    base = of_paths(quiet, lambda path: path == baseline(run)).set_index("workload")["median"]
-    return table.assign(speedup=quiet["workload"].map(base).astype(float) / quiet["median"])
+    base = quiet[(quiet["strategy"] == over[0]) & (quiet["variant"] == over[1])]
+    epochs = quiet["workload"].map(base.set_index("workload")["median"]).astype(float)
+    return table.assign(speedup=epochs / quiet["median"])
 
 
 def speedups(run: Run) -> pd.DataFrame:
@@ -201,6 +167,57 @@ def speedups(run: Run) -> pd.DataFrame:
     modelled["low"] = modelled["high"] = modelled["speedup"]
     tables = [table for table in (measured, modelled) if len(table)]
     return sort_series(pd.concat(tables)) if tables else measured
+
+
+# ---- other work ----------------------------------------------------------------------------------
+
+
+def noisy_series(run: Run) -> dict[Key, float]:
+    """Return the series without a quiet repeat, with the worst repeat's cores of other work."""
+    noisy = run.ended[run.ended["noisy"] & run.ended["used"]]
+    worst = noisy["other_cores"].groupby(SERIES).max()
+    return {Key(*series): cores for series, cores in worst.items()}  # type: ignore[misc]
+
+
+def modelled_from_noisy(run: Run) -> set[Key]:
+    """Return predicted series that take times only from series without a quiet repeat.
+
+    They have no valid ratios, as other work has lengthened these times.
+    """
+    noisy = noisy_series(run)
+    quiet = {series.workload for series in series_of(run) if series not in noisy}
+    lent = {series.workload for series in noisy} - quiet
+    borrowing = run.predicted.index[run.predicted["borrowed"].notna()]
+    return {Key(*names[:5]) for names in borrowing if names[0] in lent}
+
+
+def mostly_noisy(run: Run) -> bool:
+    """Return whether most measured series lack a quiet repeat."""
+    return 2 * len(noisy_series(run)) > len(series_of(run))
+
+
+def no_ratio_over(run: Run, reference: Key) -> str:
+    """Return why ratios of measured epochs over this series decide nothing; empty if they may."""
+    if mostly_noisy(run):
+        return f"{noise(run)}: no ratio is given; measure again on an idle machine"
+    if reference in noisy_series(run):
+        return f"no quiet repeat of {reference.strategy} {reference.variant} to compare with"
+    return ""
+
+
+def series_of(run: Run) -> list[Key]:
+    """Return the series with an epoch that counts."""
+    known = run.measured.index[run.measured["epoch_s"].notna()]
+    return list(dict.fromkeys(Key(*names[:5]) for names in known))
+
+
+def noise(run: Run) -> str:
+    """Return how much other work there was during how many cases, in words; empty if quiet."""
+    load = run.ended.loc[run.ended["noisy"], "other_cores"]
+    if load.empty:
+        return ""
+    counted = f"{len(load)} of {run.ended['other_cores'].count()} cases"
+    return f"other work had up to {load.max():.1f} cores of the host while {counted} ran"
 
 
 # ---- the host, as it issues an epoch -------------------------------------------------------------
@@ -226,12 +243,10 @@ def issue_shares(run: Run) -> pd.DataFrame:
     issue them), and ``bound``, whether that bounds the epoch: never of a path that gathers on the
     CPU, as its gather is part of the host's work.
     """
-    from gatherbench.strategies.registry import role_of  # imports torch
-
     names = {f"issue_{part}": part for part in ("train", "fetch", "left", "draw", "wait")}
     known = run.medians.rename(columns=names)[[*names.values(), "issue_steps_left"]]
     timed = known.dropna(subset=["train", "fetch", "left"]).reset_index()
-    roles = pd.Series([role_of(*path) for path in timed[SERIES[1:3]].to_numpy()], timed.index, str)
+    roles = roles_of(timed)
     timed["issued"] = timed["train"] + timed["draw"].fillna(0.0)
     timed["issued"] += timed["fetch"].where(roles.isin(_ISSUED), 0.0)
     bound = (timed["issued"] > BOUND_SHARE) & (timed["issue_steps_left"] <= BOUND_STEPS)
@@ -273,7 +288,7 @@ def reasons_of(run: Run, *columns: str) -> pd.DataFrame:
     """
     why = run.reasons
     why = why[why["column"].isin(columns) & (why["status"] != "ok") & (why["rank"] < 0)]
-    return sort_by(why, "column", columns)
+    return sort_by(why, column=columns)
 
 
 def unpredicted(run: Run) -> pd.DataFrame:
@@ -283,55 +298,42 @@ def unpredicted(run: Run) -> pd.DataFrame:
     return missing[[*SERIES, "machine"]].merge(why.drop_duplicates(_PATH), on=_PATH, how="left")
 
 
-# ---- order, and columns of three -----------------------------------------------------------------
+# ---- roles, order, and columns of three ----------------------------------------------------------
 
 
-def sort_series(table: pd.DataFrame) -> pd.DataFrame:
+def roles_of(table: pd.DataFrame) -> pd.Series[str]:
+    """Return the role of each line's path."""
+    from gatherbench.strategies.registry import role_of  # imports torch
+
+    roles = map(role_of, table["strategy"], table["variant"])
+    return pd.Series(list(roles), table.index, str)
+
+
+def sort_series(
+    table: pd.DataFrame, workloads: Sequence[str] = (), **then: Sequence[str]
+) -> pd.DataFrame:
     """Sort the table in the registry's order of its strategies, then by variant and basis.
 
-    A strategy that is not registered comes last.
+    ``workloads``, in their order, come before that, and ``then`` further columns.
     """
     from gatherbench.strategies.registry import STRATEGIES  # imports torch
 
-    places = {
-        "strategy": {strategy.name: place for place, strategy in enumerate(STRATEGIES)},
-        "basis": {name: place for place, name in enumerate(BASES)},
-    }
-    rank = table["strategy"].map(places["strategy"]).fillna(len(STRATEGIES))
-    basis = table["basis"].map(places["basis"]).fillna(-1) if "basis" in table else 0
-    order = table.assign(_rank=rank, _basis=basis)
-    ordered = order.sort_values(["_rank", "strategy", "variant", "_basis"], kind="stable")
-    return ordered.drop(columns=["_rank", "_basis"]).reset_index(drop=True)
+    names = [strategy.name for strategy in STRATEGIES]
+    first = {"workload": workloads} if workloads else {}
+    basis = {"basis": BASES} if "basis" in table else {}
+    return sort_by(table, **first, strategy=names, variant=(), **basis, **then)
 
 
-def plan_order(run: Run, table: pd.DataFrame) -> pd.DataFrame:
-    """Sort the table's workloads in the order of the run's plan, each as :func:`sort_series`."""
-    return sort_by(sort_series(table), "workload", run.workloads)
+def sort_by(table: pd.DataFrame, **orders: Sequence[str]) -> pd.DataFrame:
+    """Sort the table by columns, each in the order of its names; the others come last."""
 
+    def places(column: pd.Series[str]) -> pd.Series[int]:
+        names = dict.fromkeys([*orders[str(column.name)], *sorted(set(column))])
+        return column.map({name: place for place, name in enumerate(names)})
 
-def sort_by(table: pd.DataFrame, column: str, names: Sequence[str]) -> pd.DataFrame:
-    """Sort the table in the order of a column's names; equal names keep their order."""
-    place = {name: number for number, name in enumerate(names)}
-    return table.sort_values(
-        column, key=lambda named: named.map(place), kind="stable", ignore_index=True
-    )
-
-
-def of_paths(table: pd.DataFrame, wanted: Callable[[tuple[str, str]], bool]) -> pd.DataFrame:
-    """Return the lines of a table whose strategy and variant are wanted."""
-    paths = zip(table["strategy"], table["variant"], strict=True)
-    return table[pd.Series([wanted(pair) for pair in paths], table.index, dtype=bool)]
+    return table.sort_values([*orders], key=places, kind="stable", ignore_index=True)
 
 
 def ends_of(name: str) -> list[str]:
     """Return the names of the columns of a value and of the ends of its interval."""
     return [name, f"{name}_low", f"{name}_high"]
-
-
-def with_ends_of(**values: Sequence[float]) -> dict[str, float]:
-    """Return each value and the ends of its interval by the columns of :func:`ends_of`."""
-    return {
-        column: number
-        for name, three in values.items()
-        for column, number in zip(ends_of(name), three, strict=True)
-    }

@@ -17,13 +17,14 @@ import pandas as pd
 
 from gatherbench.bench.meters.pcie import DIRECTIONS
 from gatherbench.bench.meters.trust import TRUSTED
-from gatherbench.bench.read.derive import plan_order, spread
+from gatherbench.bench.read.derive import sort_series, spread
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES
 
 #: Largest reads that a GPU may make, B; requests are declared for the first.
 LARGEST_READS = (128, 64)
+_MEASURED = ("median", "low", "high", "count")
 
 
 def idle_power_w(run: Run) -> float | None:
@@ -45,20 +46,6 @@ def copied_ratio(run: Run) -> float | None:
     return None
 
 
-def energy(run: Run) -> pd.DataFrame:
-    """Return energy and power in each case's window of whole epochs, by `SERIES` and repeat.
-
-    Columns: ``energy`` per epoch (J), mean ``power`` (W), and the ``time`` of an epoch (s) while
-    its energy was read: these can be other epochs than the timed ones. Cases without a reading are
-    left out.
-    """
-    window = run.ended[run.ended["used"] & run.ended["energy_gpu_energy_j"].notna()]
-    joules, seconds = window["energy_gpu_energy_j"], window["energy_window_s"]
-    epochs = window["energy_epochs"]
-    parts = {"energy": joules / epochs, "power": joules / seconds, "time": seconds / epochs}
-    return pd.DataFrame(parts)
-
-
 def gpu_energy(run: Run) -> pd.DataFrame:
     """Return the GPU's energy per epoch, J: median and quartiles over repeats, and its idle part.
 
@@ -66,23 +53,13 @@ def gpu_energy(run: Run) -> pd.DataFrame:
     idle GPU in that time), ``above idle`` and ``not split`` (if the idle power was not measured),
     which add up to ``median``.
     """
-    windows = energy(run)
-    return _with_idle(run, windows["energy"], windows["time"])
-
-
-def gpu_power(run: Run) -> pd.DataFrame:
-    """Return the GPU's mean power over an epoch, W, with the columns of :func:`gpu_energy`."""
-    windows = energy(run)
-    return _with_idle(run, windows["power"], windows["time"] * 0 + 1)
-
-
-def _with_idle(run: Run, values: pd.Series[float], seconds: pd.Series[float]) -> pd.DataFrame:
-    table, watts = spread(values).set_index(SERIES), idle_power_w(run)
-    idle = (seconds.groupby(SERIES).median() * (watts or 0.0)).reindex(table.index)
-    table["idle"] = idle.clip(upper=table["median"])
-    rest = table["median"] - table["idle"]
-    table["above idle"], table["not split"] = (rest, 0.0) if watts is not None else (0.0, rest)
-    return table.reset_index()
+    watts = idle_power_w(run)
+    table = spread(run.ended.loc[run.ended["used"], "gpu_joules"])
+    seconds = table.join(run.medians["metered_epoch"], on=SERIES)["metered_epoch"]
+    idle = (seconds * (watts or 0.0)).clip(upper=table["median"])
+    table["idle"], rest = idle, table["median"] - idle
+    table["above idle"], table["not split"] = (0.0, rest) if watts is None else (rest, 0.0)
+    return table
 
 
 def requests_declared(columns: Iterable[object]) -> dict[int, str]:
@@ -102,20 +79,18 @@ def link_bytes(run: Run) -> pd.DataFrame:
     are copied for training are measured and not counted: with sampling on the GPU there are none.
     Reads of neighbour lists in host memory, while a GPU draws, are counted as rows are.
     """
-    measured = spread(run.measured["link_rx_bytes"]).drop(columns=["min", "max"])
-    keys = pd.MultiIndex.from_frame(measured[SERIES[:3]])
-    declared = run.declared_medians.droplevel("backend").reindex(keys).set_axis(measured.index)
-    copies, sizes = declared["declared_copy_engine_bytes"], requests_declared(declared)
-    counts = declared[[*sizes.values()]].set_axis([*sizes], axis=1)
-    uncounted = (declared["declared_gpu_link_read_bytes"] > 0) & counts.isna().all(axis=1)
+    measured = spread(run.measured["link_rx_bytes"])
+    table = measured.join(run.declared_medians.droplevel("backend"), on=SERIES[:3])
+    copies, sizes = table["declared_copy_engine_bytes"], requests_declared(table)
+    counts = table[[*sizes.values()]]
+    uncounted = (table["declared_gpu_link_read_bytes"] > 0) & counts.isna().all(axis=1)
     counts = counts.fillna(0.0)
-    read = 0.0 * copies + (counts * [*sizes]).sum(axis=1)
+    read = copies * 0.0 + counts.to_numpy() @ [*sizes]
     links = {"read": read + copies}
     for largest in LARGEST_READS:
-        completions = (counts * [math.ceil(size / largest) for size in sizes]).sum(axis=1)
+        completions = counts.to_numpy() @ [math.ceil(size / largest) for size in sizes]
         headers = completions * COMPLETION_HEADER_BYTES
         links[f"link_{largest}"] = read + headers + copies * (copied_ratio(run) or 1.0)
-    values = {"payload": declared["declared_payload_bytes"]}
-    values |= {name: column.mask(uncounted) for name, column in links.items()}
-    parts = [measured[SERIES], pd.DataFrame(values), measured.drop(columns=SERIES)]
-    return plan_order(run, pd.concat(parts, axis=1))
+    links = {name: column.mask(uncounted) for name, column in links.items()}
+    table = table.assign(payload=table["declared_payload_bytes"], **links)
+    return sort_series(table[[*SERIES, "payload", *links, *_MEASURED]], run.workloads)

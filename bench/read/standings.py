@@ -18,16 +18,16 @@ import numpy as np
 import pandas as pd
 
 from gatherbench.bench.read.derive import (
+    baseline,
     ends_of,
     epoch_logs,
     host_bound,
-    reference_variant,
+    mostly_noisy,
+    noisy_series,
     sort_by,
     spread,
-    with_ends_of,
 )
-from gatherbench.bench.read.gpu import gpu_energy, gpu_power, idle_power_w
-from gatherbench.bench.read.noise import mostly_noisy, noisy_series
+from gatherbench.bench.read.gpu import gpu_energy, idle_power_w
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Interval, Logs, ratio_of
@@ -35,6 +35,11 @@ from gatherbench.stats.judge import PathWord, is_open, judge
 
 #: The gathers over which there are ratios: fields of a :class:`Standing`.
 _BASES = ("best", "reference")
+#: The medians of a run in the table, and their names there.
+_COSTS = {
+    **{"fetch_s": "waiting", "train_s": "train", "all_reduce_s": "all_reduce", "wait_s": "wait"},
+    **{"cpu_s": "cpu", "cores": "cores", "link": "link", "rate": "rate", "gpu_watts": "watts"},
+}
 _INVERSE: Mapping[PathWord, PathWord] = {"SLOW": "FAST", "FAST": "SLOW"}
 
 
@@ -90,7 +95,7 @@ def standings(run: Run) -> list[Standing]:
     from gatherbench.strategies.base import UNRANKED  # imports torch
     from gatherbench.strategies.registry import role_of
 
-    logs, medians, pair = epoch_logs(run), run.medians["epoch_s"], reference_variant(run)
+    logs, medians, pair = epoch_logs(run), run.medians["epoch_s"], baseline(run)
     busy, bound = mostly_noisy(run), host_bound(run)
     noisy = () if busy else noisy_series(run)
     lines = []
@@ -123,11 +128,11 @@ def table(run: Run) -> pd.DataFrame:
     sensor if it was read, else the declared bytes; on the host the payload), ``rate`` (B/s; NaN if
     fetches run ahead of the training), ``cores`` busy, ``cpu`` (core-seconds), ``watts`` and
     ``joules`` of the GPU (of an epoch, above idle);
-    ``best`` and ``reference``, ratios over these two gathers with their ends; ``rank_low``,
-    ``rank_high`` and ``rank``, both in words, or why there is none; ``open_best`` and
-    ``open_reference``: that ratio is undecided. Medians over repeats and epochs; NaN: unknown.
-    ``repeats`` count, ``left_out`` of them do not, as there were quiet ones; ``other``: cores of
-    other work during the worst that counts. The limit comes last.
+    ``best`` and ``reference``, ratios over these two gathers with their ends; ``rank``, in words,
+    or why there is none; ``open_best`` and ``open_reference``: that ratio is undecided. Medians
+    over repeats and epochs; NaN: unknown. ``repeats`` count, ``left_out`` of them do not, as there
+    were quiet ones; ``other``: cores of other work during the worst that counts. The limit comes
+    last.
     """
     busy, noisy = mostly_noisy(run), noisy_series(run)
     lines = list[dict[str, Any]]()
@@ -136,8 +141,7 @@ def table(run: Run) -> pd.DataFrame:
             line: dict[str, Any] = {**key._asdict(), "rank": "–", "shown": 1}
             if key in standing.ranked:
                 low, high = standing.rank(key)
-                rank = f"{low}–{high}" if low < high else f"{low}"
-                line |= {"rank_low": low, "rank_high": high, "rank": rank, "shown": 0}
+                line |= {"rank": f"{low}–{high}" if low < high else f"{low}", "shown": 0}
             elif key == standing.limit:
                 line |= {"rank": "limit", "shown": 2}
             elif key in noisy and not busy:
@@ -145,36 +149,26 @@ def table(run: Run) -> pd.DataFrame:
             for name in _BASES if key not in noisy or busy else ():
                 if base := getattr(standing, name):
                     ratio = standing.speedup(key, base)
-                    line |= with_ends_of(**{name: ratio.ends})
+                    line |= zip(ends_of(name), ratio.ends, strict=True)
                     line[f"open_{name}"] = key != base and (busy or is_open(*ratio.ends[1:]))
             lines.append(line)
     open_ = [f"open_{name}" for name in _BASES]
     ratios = [end for name in _BASES for end in ends_of(name)]
-    names = [*SERIES, "rank", "rank_low", "rank_high", *ratios, *open_, "shown"]
-    frame = pd.DataFrame(lines, columns=names).join(_costs(run), on=SERIES)
+    frame = pd.DataFrame(lines, columns=[*SERIES, "rank", *ratios, *open_, "shown"])
     frame[open_] = frame[open_].eq(True)
-    frame = frame.sort_values(["shown", "epoch"], kind="stable")
-    return sort_by(frame, "workload", run.workloads).drop(columns="shown")
+    frame = frame.join(_costs(run), on=SERIES).sort_values(["shown", "epoch"], kind="stable")
+    return sort_by(frame, workload=run.workloads).drop(columns="shown")
 
 
 def _costs(run: Run) -> pd.DataFrame:
     """Return the costs of an epoch of each measured series, by series, and its repeats."""
-    names = {"fetch_s": "waiting", "train_s": "train", "all_reduce_s": "all_reduce"}
-    names |= {"wait_s": "wait", "cpu_s": "cpu", "cores": "cores"}
     times = spread(run.measured["epoch_s"]).set_index(SERIES)[["median", "low", "high"]]
     costs = times.set_axis(ends_of("epoch"), axis=1)
-    medians = run.medians.reindex(costs.index)
-    costs = costs.join(medians[[*names]].rename(columns=names))
-    link_bytes, payload = medians["declared_link_bytes"], medians["fetch_payload_bytes"]
-    link_bytes = link_bytes.mask(costs.index.get_level_values("backend") == "host", payload)
-    costs["link"] = medians["link_rate"].fillna(link_bytes / costs["epoch"])
-    costs["rate"] = medians["payload_rate"].mask(medians["declared_lookahead"] > 0)
-    costs["watts"] = gpu_power(run).set_index(SERIES)["median"]
+    costs = costs.join(run.medians[[*_COSTS]].rename(columns=_COSTS))
     energy = gpu_energy(run).set_index(SERIES)["above idle"]
     costs["joules"] = energy if idle_power_w(run) is not None else np.nan
-    epochs = run.epochs.reindex(columns=[*CASE, "rank", "used", "epoch_s"])
-    epochs = epochs[(epochs["rank"] < 0) & epochs["epoch_s"].notna()]
-    used = epochs.drop_duplicates(CASE).groupby(SERIES)["used"]
+    cases = run.epochs.reindex(columns=[*CASE, "rank", "used", "epoch_s"]).query("rank < 0")
+    used = cases.dropna(subset="epoch_s").drop_duplicates(CASE).groupby(SERIES)["used"]
     costs["repeats"], costs["left_out"] = used.sum(), used.size() - used.sum()
     costs["other"] = run.ended[run.ended["used"]].groupby(SERIES)["other_cores"].max()
     return costs

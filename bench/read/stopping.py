@@ -16,6 +16,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,10 +31,7 @@ from gatherbench.bench.run.part import key_of
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Logs, interval_of, ratio_of
 
-#: Workload, strategy and variant.
-Series = tuple[str, str, str]
 _PATH = SERIES[:3]
-
 #: The number of quiet repeats from which on a narrow interval may end a series.
 FEWEST = 6
 
@@ -44,31 +42,47 @@ class StoppingRule:
     Args:
         cases: those that are always measured: at least one of every series.
         measure: the plan's table; see its ``repeats``, ``precision`` and ``budget_s``.
-        cores: logical ones of the machine, by which other work during a case is judged.
+        env: the machine, by whose number of cores other work during a case is judged.
     """
 
-    def __init__(self, cases: Sequence[Case], measure: Measure, cores: int) -> None:
+    def __init__(self, cases: Sequence[Case], measure: Measure, env: dict[str, Any]) -> None:
         self._first = {(c.workload.id, c.strategy, c.variant): c for c in reversed(cases)}
         self._least = set(map(key_of, cases))
-        self._measure, self._cores = measure, cores
+        self._measure, self._env = measure, env
         self._draw = random.Random(0)
 
     def __call__(self, frames: Frames) -> list[Case]:
         measure = self._measure
         if measure.max_repeats <= measure.min_repeats:
             return []
-        run = so_far(frames, measure, self._cores)
+        plan = {"workloads": {}, "cases": [], "measure": measure.model_dump()}
+        run = run_of(Path(), plan, self._env, frames, going=None)
         cases = run.ended.reset_index()
         names = cases[[*_PATH, "repeat"]].itertuples(index=False, name=None)
         spent_s = cases.loc[[name not in self._least for name in names], "case_s"].sum()
-        table = self._series(cases)
+        cases["turns"], cases["quiet"] = cases["setup_process_began_s"].notna(), ~cases["noisy"]
+        cases["place"], cases["ok"] = range(len(cases)), cases["status"] == "ok"
+        table = cases.groupby(_PATH).agg(
+            repeats=("repeat", "size"),
+            repeat=("repeat", "max"),
+            quiet=("quiet", "sum"),
+            cost_s=("case_s", "max"),
+            turns=("turns", "last"),
+            place=("place", "max"),
+            ok=("ok", "all"),
+        )
+        table = table[table["ok"] & table.index.isin([*self._first])].copy()
         # Those that take turns in one process are measured again together.
+        together = zip(table.index, table["turns"], strict=True)
+        table["group"] = [name[0] if in_turns else str(name) for name, in_turns in together]
         groups = table.groupby("group")
         table["repeat"] = groups["repeat"].transform("max") + 1
-        table["cost_s"] = groups["longest_s"].transform("sum")
+        table["cost_s"] = groups["cost_s"].transform("sum")
         # Avoid twice in a row: a drift of the machine would fall on one series alone.
         table["again"] = groups["place"].transform("max") == len(cases) - 1
-        table["width"] = pd.Series(_widths(run), dtype=float).reindex(table.index)
+        half_widths = widths(epoch_logs(run), host_bound(run))
+        by_path = {key[:3]: width for key, width in half_widths.items()}
+        table["width"] = pd.Series(by_path, dtype=float).reindex(table.index)
         table["lacking"] = (max(FEWEST, measure.min_repeats) - table["quiet"]).clip(lower=0)
         # If other work never ends, twice the repeats are enough.
         most = measure.max_repeats
@@ -84,27 +98,6 @@ class StoppingRule:
         members = table.index[table["group"] == best["group"]]
         return [replace(self._first[series], repeat=int(best["repeat"])) for series in members]
 
-    def _series(self, cases: pd.DataFrame) -> pd.DataFrame:
-        """Return a line for each series that never failed; a ``group`` is measured together."""
-        cases = cases.assign(
-            turns=cases["setup_process_began_s"].notna(),
-            quiet=~cases["noisy"],
-            place=range(len(cases)),
-            ok=cases["status"] == "ok",
-        )
-        table = cases.groupby(_PATH).agg(
-            repeats=("repeat", "size"),
-            repeat=("repeat", "max"),
-            quiet=("quiet", "sum"),
-            longest_s=("case_s", "max"),
-            turns=("turns", "last"),
-            place=("place", "max"),
-            ok=("ok", "all"),
-        )
-        table = table[table["ok"] & table.index.isin([*self._first])]
-        together = zip(table.index, table["turns"], strict=True)
-        return table.assign(group=[s[0] if in_turns else str(s) for s, in_turns in together])
-
 
 def widths(logs: Mapping[Key, Logs], bound: Collection[Key] = ()) -> dict[Key, float]:
     """Return the half-width of the interval of each series' epoch, as a share of it.
@@ -114,34 +107,20 @@ def widths(logs: Mapping[Key, Logs], bound: Collection[Key] = ()) -> dict[Key, f
     ``bound`` is left out if its shortest is among them, too: repeats never give a verdict on two
     paths that the host bounds.
     """
-    turns = [key for key, own in logs.items() if own.blocks]
     shares = {}
     for key, own in logs.items():
-        if not own.blocks:
-            shares[key] = interval_of(own).half_width
-            continue
-        rivals = [k for k in turns if (k.workload, k.backend) == (key.workload, key.backend)]
-        leader = min(rivals, key=lambda rival: np.mean(logs[rival]))
+        rivals = [k for k in logs if logs[k].blocks and (k[0], k[3]) == (key[0], key[3])]
+        leader = min(rivals, key=lambda rival: np.mean(logs[rival])) if own.blocks else key
         if leader == key or not {key, leader} <= {*bound}:
-            shares[key] = ratio_of(own, logs[leader]).half_width
+            width = ratio_of(own, logs[leader]) if own.blocks else interval_of(own)
+            shares[key] = width.half_width
     return shares
 
 
-def _widths(run: Run) -> dict[Series, float]:
-    shares = widths(epoch_logs(run), host_bound(run))
-    return {key[:3]: width for key, width in shares.items()}
-
-
-def so_far(frames: Frames, measure: Measure, cores: int) -> Run:
-    """Return what a run has measured so far."""
-    plan = {"workloads": {}, "cases": [], "measure": measure.model_dump()}
-    env = {"cpu": {"logical_cores": cores}}
-    return run_of(Path(), plan, env, frames, going=None)
-
-
-def imprecise(run: Run) -> dict[Series, float]:
+def imprecise(run: Run) -> dict[Key, float]:
     """Return the measured series that are less precise than planned, and their half-width."""
     limits = Measure.model_validate(limits_of(run.plan))
     if limits.max_repeats <= limits.min_repeats:
         return {}  # the plan has a fixed number of repeats
-    return {series: width for series, width in _widths(run).items() if width > limits.precision}
+    half_widths = widths(epoch_logs(run), host_bound(run))
+    return {key: width for key, width in half_widths.items() if width > limits.precision}

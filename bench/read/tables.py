@@ -17,32 +17,26 @@ import json
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+import gatherbench
+from gatherbench.bench.meters.cpu import quiet_cores
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.plan.workload import workload_names
 from gatherbench.bench.read.check import RunError, check
-from gatherbench.bench.read.noise import noise_of
 from gatherbench.bench.run.agreement import STILL_RIGHT, judged, right_in
-from gatherbench.bench.run.frames import (
-    CASE_KEYS,
-    EPOCH_KEYS,
-    KNOWN,
-    Column,
-    Frames,
-    among,
-    frames_of,
-)
+from gatherbench.bench.run.frames import CASE_KEYS, EPOCH_KEYS, KNOWN, Frames, among, ids_in
 from gatherbench.bench.run.guards import is_running
 from gatherbench.bench.run.part import LISTS
-from gatherbench.bench.run.rows import SERIES, Row, table_of
-from gatherbench.bench.run.store import RunStore
+from gatherbench.bench.run.rows import SERIES, table_of
+from gatherbench.bench.run.store import RunStore, read_observations
 from gatherbench.outside import read_json
 
 __all__ = ["Run", "RunError", "load_run"]
@@ -54,6 +48,11 @@ _DECLARED = [name for name in KNOWN if name.startswith("declared_")]
 _DERIVED: dict[str, dict[str, str]] = tomllib.loads(
     Path(__file__).with_name("derived.toml").read_text(encoding="utf-8")
 )
+#: The host's clock may be off by a tick on each core: in a short case that looks like other work.
+TICK_S = 0.01
+#: ``results/reference/``, as it travels with the package.
+REFERENCE = Path(gatherbench.__file__).with_name("reference")
+_METERED = ["system_cpu_busy_s", "cpu_user_s", "cpu_system_s", "window_s"]
 _ABOUT = ("unit", "source", "meaning", "stage", "metric", "declared")
 
 
@@ -108,20 +107,14 @@ class Run:
             RunError: an epoch occurs twice in the table.
         """
         epochs = self._counted("measured")
-        series = pd.MultiIndex.from_frame(epochs.reset_index()[SERIES[:4]])
-        declared = self.declared_medians.reindex(series).set_axis(epochs.index)
-        row_bytes = declared["declared_row_bytes"]
-        row_bytes = row_bytes.where(declared["declared_disk_payload_bytes"] > 0)
-        missed = (
-            epochs["fetch_payload_bytes"] - epochs["fetch_rows_in_memory"].fillna(0) * row_bytes
-        )
-        took = epochs["fetch_s"].mask(declared["declared_lookahead"] > 0, epochs["epoch_s"])
         waited = epochs["host_wait_sample_s"]
         if self.sampler_workers == 0 and self.drawn not in GPU_SAMPLING:
             waited = waited.fillna(0.0)  # the loop itself draws minibatches: it never waits
-        given = {"row_bytes": row_bytes, "missed": missed.where(missed > 0), "waited": waited}
-        given["took"] = took.where(row_bytes.notna())
-        return _derived("measured", epochs, **given)
+        series = pd.MultiIndex.from_frame(epochs.reset_index()[SERIES[:4]])
+        declared = self.declared_medians.reindex(series).set_axis(epochs.index)
+        names = ("row_bytes", "disk_payload_bytes", "lookahead")
+        given = declared[[f"declared_{name}" for name in names]]
+        return _derived("measured", epochs, **given, waited=waited)
 
     @cached_property
     def declared_medians(self) -> pd.DataFrame:
@@ -254,7 +247,7 @@ def _derived(name: str, frame: pd.DataFrame, **given: pd.Series[float]) -> pd.Da
     with_given = frame.assign(**given).copy()  # in one piece, as many single columns are slow
     for column, formula in _DERIVED[name].items():
         with_given[column] = with_given.eval(formula, engine="python")
-    return with_given.drop(columns=[*given])
+    return with_given.drop(columns=[*given]).copy()
 
 
 def _whole(frame: pd.DataFrame, known: Sequence[str] = tuple(KNOWN)) -> pd.DataFrame:
@@ -272,14 +265,14 @@ def load_run(folder: Path | str) -> Run:
     return run_in(RunStore.open(Path(folder)))
 
 
-def run_in(store: RunStore) -> Run:
-    """Return the run of an open folder.
+def run_in(store: RunStore, frames: Frames | None = None) -> Run:
+    """Return the run of an open folder; ``frames`` in place of those that it holds.
 
     Raises:
         RunError: see :func:`load_run`.
     """
     going = is_running(store.folder)  # before the tables: a run that ends meanwhile has them all
-    plan, env, frames = store.plan(), store.env(), store.frames()
+    plan, env, frames = store.plan(), store.env(), store.frames() if frames is None else frames
     check(store.folder, plan, frames, env)
     samples = store.lists("samples")
     return run_of(store.folder, plan, env, frames, store.calibration(), samples, going)
@@ -299,8 +292,6 @@ def run_of(
     Those keep only declared values and how they ended. For the arguments see :class:`Run`.
     """
     frames = judged(frames)  # a run that was killed has not been judged
-    samples = pd.DataFrame(columns=list(LISTS["samples"])) if samples is None else samples
-    calibration = table_of(()) if calibration is None else calibration
     right, cases = right_in(frames), frames.cases.copy()
     no_reason = cases["status"].isin(("failed", "skipped")) & cases["reason"].isna()
     cases["reason"] = cases["reason"].mask(no_reason, "no reason was given")
@@ -312,28 +303,23 @@ def run_of(
     cases.loc[(cases["basis"] == "measured") & ~among(cases, right), observed] = np.nan
     epochs = frames.epochs[(frames.epochs["basis"] != "measured") | among(frames.epochs, right)]
     noise = noise_of(epochs, cases, env)
-    run = Run(
+    samples = pd.DataFrame(columns=list(LISTS["samples"])) if samples is None else samples
+    lines = {name: attrgetter(*_ABOUT)(column) for name, column in frames.columns.items()}
+    about = pd.DataFrame.from_dict(lines, orient="index", columns=list(_ABOUT))
+    measured = set(ids_in(epochs[epochs["basis"] == "measured"]))
+    return Run(
         folder,
         plan,
         env,
-        _with_noise(epochs, noise[["noisy", "used"]], EPOCH_KEYS),
-        _with_noise(cases, noise[["noisy", "other_cores", "used"]], CASE_KEYS),
+        _with_noise(epochs, noise.drop(columns="other_cores"), EPOCH_KEYS),
+        _with_noise(cases, noise, CASE_KEYS),
         frames.reasons,
-        _about(frames.columns),
+        about.rename_axis("column"),
         of_mean_epoch(frames),
-        samples,
-        calibration,
+        samples[among(samples, measured)].reset_index(drop=True),
+        table_of(()) if calibration is None else calibration,
         going,
     )
-    return replace(run, samples=of_measured(run, samples))
-
-
-def of_measured(run: Run, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the lines of cases with a measured epoch, without those wrong or cut off."""
-    case = [*SERIES[:3], "repeat"]
-    epochs = run.epochs.loc[run.epochs["basis"] == "measured", case].drop_duplicates()
-    known = pd.MultiIndex.from_frame(table[case]).isin(pd.MultiIndex.from_frame(epochs))
-    return table[known].reset_index(drop=True)
 
 
 def of_mean_epoch(frames: Frames) -> pd.DataFrame:
@@ -356,36 +342,59 @@ def of_mean_epoch(frames: Frames) -> pd.DataFrame:
     return _whole(medians, _DECLARED).dropna(how="all").astype(float)
 
 
+def noise_of(epochs: pd.DataFrame, cases: pd.DataFrame, env: dict[str, Any]) -> pd.DataFrame:
+    """Return how quiet the machine was during each case, by :data:`CASE`.
+
+    A burst of other work may meet all epochs of one case. It then tilts every ratio to that case,
+    which neither spread nor interval shows.
+
+    ``noisy``: other work (:class:`gatherbench.bench.meters.cpu.OtherWork`) had too much of it.
+    ``other_cores``: cores of the host that other work had over all of the case's epochs; NaN if the
+    host was not metered. ``used``: the case counts: it did not fail, and was quiet or its series
+    has no quiet case.
+    """
+    epochs, cases = epochs[epochs["rank"] < 0], cases[cases["rank"] < 0]
+    sums = epochs.reindex(columns=[*CASE, *_METERED, "system_cpu_steal_s"])
+    sums = sums.fillna({"system_cpu_steal_s": 0.0}).dropna(subset=_METERED).groupby(CASE).sum()
+    window, cores = sums["window_s"], env.get("cpu", {}).get("logical_cores") or 1
+    busy = sums["system_cpu_busy_s"] + sums["system_cpu_steal_s"]
+    other = busy - (sums["cpu_user_s"] + sums["cpu_system_s"])
+    too_much = other - quiet_cores(cores) * window > TICK_S * cores
+    index = pd.MultiIndex.from_frame(pd.concat([epochs, cases])[CASE].drop_duplicates())
+    noisy = too_much.reindex(index, fill_value=False)
+    measured, failed = (
+        index.isin(pd.MultiIndex.from_frame(frame[CASE]))
+        for frame in (epochs, cases[cases["status"] == "failed"])
+    )
+    quiet = ~noisy & measured  # a case that is no result has no epochs
+    used = ~failed & (~noisy | ~quiet.groupby(SERIES).transform("any"))
+    # Clocks tick: a negative load is none.
+    load = (other / window).clip(lower=0).reindex(index)
+    return pd.DataFrame({"noisy": noisy, "other_cores": load, "used": used})
+
+
 def _with_noise(frame: pd.DataFrame, noise: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Return the lines with columns in order: the keys, those of noise, other observations."""
-    of_lines = noise.reindex(pd.MultiIndex.from_frame(frame[CASE])).set_axis(frame.index)
-    marked = frame.assign(**of_lines)
-    marked = marked.assign(noisy=marked["noisy"].eq(True), used=marked["used"].eq(True))
+    marked = frame.join(noise, on=CASE).reset_index(drop=True)
+    marked[["noisy", "used"]] = marked[["noisy", "used"]].eq(True)
     places, keys = {name: place for place, name in enumerate(KNOWN)}, [*keys, *noise]
     metrics = [str(name) for name in marked if name not in keys]
     metrics.sort(key=lambda name: places.get(name.removesuffix("_samples"), len(places)))
-    return marked[[*keys, *metrics]].reset_index(drop=True)
+    return marked[[*keys, *metrics]]
 
 
-def _about(columns: dict[str, Column]) -> pd.DataFrame:
-    lines = {name: [getattr(column, field) for field in _ABOUT] for name, column in columns.items()}
-    about = pd.DataFrame.from_dict(lines, orient="index", columns=list(_ABOUT))
-    return about.rename_axis("column")
+def load_reference(folder: Path = REFERENCE) -> pd.DataFrame:
+    """Read every published row of the tables in ``folder``: figures of other machines.
 
+    Columns: :data:`gatherbench.bench.run.rows.HEADER`, in which ``source`` names the paper, thread
+    or vendor, and ``table``: the file's name without its ending. Without any file it is empty.
 
-def predicted(run: Run, rows: Sequence[Row]) -> Run:
-    """Return the run with these predictions in place of its own."""
-    made = frames_of(rows)
-    epochs, reasons = (
-        pd.concat([old[old["basis"] != "predicted"], new], ignore_index=True)
-        for old, new in (
-            (run.epochs, made.epochs.assign(noisy=False, used=True)),
-            (run.reasons, made.reasons),
-        )
-    )
-    columns = pd.concat([run.columns, _about(made.columns)])
-    columns = columns[~columns.index.duplicated()]
-    return replace(run, epochs=epochs, reasons=reasons, columns=columns)
+    Raises:
+        RunError: a file is not a table of rows.
+    """
+    paths = sorted(folder.glob("*.csv"))
+    tables = [read_observations(path).assign(table=path.stem) for path in paths]
+    return pd.concat(tables or [table_of(()).assign(table="")], ignore_index=True)
 
 
 def newest_run(root: Path) -> Path:

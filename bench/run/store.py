@@ -212,10 +212,10 @@ class RunStore:
         """Return the table ``samples`` or ``timeline`` (:data:`LISTS`)."""
         return self._unchanged(partial(self._list, kind))
 
-    def predict(self, rows: Iterable[Row]) -> None:
-        """Write the tables anew with these predictions in place of earlier ones."""
+    def predicted(self, rows: Iterable[Row]) -> Frames:
+        """Return the tables with these predictions in place of earlier ones."""
         measured = self.frames().only(lambda table: table["basis"] != "predicted")
-        frames_of(rows, measured).write(self.folder)
+        return frames_of(rows, measured)
 
     def end(self, frames: Frames, *, finished: bool) -> None:
         """Write tables, samples and timelines of all records; a finished run drops its parts."""

@@ -17,8 +17,13 @@ import numpy as np
 
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.workload import ranks_of
-from gatherbench.bench.read.derive import epoch_intervals, problems
-from gatherbench.bench.read.noise import mostly_noisy, noise, noisy_series
+from gatherbench.bench.read.derive import (
+    epoch_logs,
+    mostly_noisy,
+    noise,
+    noisy_series,
+    problems,
+)
 from gatherbench.bench.read.standings import Standing, standings
 from gatherbench.bench.read.stopping import imprecise
 from gatherbench.bench.read.tables import Run
@@ -250,7 +255,7 @@ def _cautions(run: Run) -> Iterator[str]:
         yield f"Incomplete: {counts['not run']} of {planned} cases have not been run; {remedy}"
     if mostly_noisy(run):
         yield f"Busy machine: {busy}. Nothing is decided; measure again on an idle machine"
-    single = sum(interval.repeats == 1 for interval in epoch_intervals(run).values())
+    single = sum(len(repeats) == 1 for repeats in epoch_logs(run).values())
     if single:
         yield f"Too few repeats: {single} series have one, which does not tell how processes differ"
     if (waiting := Waiting.of(run.env)).passive:

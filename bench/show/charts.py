@@ -13,11 +13,13 @@ from matplotlib.figure import Figure
 from gatherbench.bench.read.derive import (
     baseline,
     epoch_times,
+    modelled_from_noisy,
+    no_ratio_over,
+    noisy_series,
     problems,
     sort_series,
     unpredicted,
 )
-from gatherbench.bench.read.noise import modelled_from_noisy, no_ratio_over, noisy_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.bench.show.drawing import EMPTY, Chart, draw

@@ -135,7 +135,7 @@ def compared(table: pd.DataFrame) -> list[Table]:
     """Make a line per series: all values of the first metric; in another table the ratios of the
     others.
     """
-    timed = table[~table["metric"].map(lambda name: METRICS[name].declared).astype(bool)]
+    timed = table[table["basis"] != "declared"]
     lead, *others = [name for name in METRICS if (timed["metric"] == name).any()]
     first = timed[timed["metric"] == lead]
     bounded = np.isfinite(first["high"])  # one repeat has no bound
@@ -208,7 +208,7 @@ def _reasons(chosen: pd.DataFrame, names: Mapping[str, str]) -> Iterator[str]:
 
 def _declared(table: pd.DataFrame, metrics: set[str], names: Mapping[str, str]) -> Iterator[str]:
     """Compare what the data paths declare: a line if all is the same, else the differences."""
-    declared = table[table["metric"].map(lambda name: METRICS[name].declared).astype(bool)]
+    declared = table[table["basis"] == "declared"]
     if declared.empty:
         return
     same = declared["verdict"] == "SAME"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import problems
-from gatherbench.bench.read.noise import noise, noisy_series
+from gatherbench.bench.read.derive import noise, noisy_series, problems
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity, short
 

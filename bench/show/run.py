@@ -32,7 +32,11 @@ def render(run: Run) -> RenderableType:
     turns = ", in turns" if run.in_turns else ""
     epochs = run.plan["measure"]["epochs"]
     text = f"{where}, {repeats_of(run)} × {epochs} epoch{'s' * (epochs != 1)}{turns}"
-    axes = [field for field in AXES if len(axis(run, field.field))] if has_one_path(run) else []
+    axes = (
+        [field for field in AXES.values() if len(axis(run, field.field))]
+        if has_one_path(run)
+        else []
+    )
     tables = [compared(field, axis(run, field.field)) for field in axes] or [numbers(run)]
     parts = []
     for table in tables:

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from gatherbench.bench.model.profile import load_profile
-from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.read.tables import load_reference
 from tools import validate_model as validate
 from tools.validate_model import (
     ALL_IN_GPU,

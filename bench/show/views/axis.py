@@ -10,9 +10,8 @@ from typing import Any
 import pandas as pd
 
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.read.axis import AXES, PATH, Axis, axis, axis_of
-from gatherbench.bench.read.reference import load_reference
-from gatherbench.bench.read.tables import Run
+from gatherbench.bench.read.axis import AXES, PATH, Axis, axis
+from gatherbench.bench.read.tables import Run, load_reference
 from gatherbench.bench.show.charts import chart_of, drawn
 from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.table import WHAT, Column, Table
@@ -77,7 +76,7 @@ def chart(run: Run, field: str, column: str = "epoch") -> Chart:
 
     Published epochs are added to epochs.
     """
-    shown, rows = axis_of(field), axis(run, field)
+    shown, rows = AXES[field], axis(run, field)
     units = {"epoch": ("epoch", "s")} | {e.name: (e.label, e.unit or "1") for e in shown.extra}
     label, unit = units[column]
     frame = pd.DataFrame(
@@ -141,4 +140,4 @@ def view_of(shown: Axis) -> View:
 
 
 #: A view for each axis.
-AXIS_VIEWS = tuple(map(view_of, AXES))
+AXIS_VIEWS = tuple(map(view_of, AXES.values()))

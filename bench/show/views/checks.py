@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import plan_order, problems, reasons_of
+from gatherbench.bench.read.derive import problems, reasons_of, sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import PROCESS, SERIES
 from gatherbench.bench.show.table import WHAT, Column, Table, table_of
@@ -61,7 +61,8 @@ def _medians(
     labels = about["stage"] + ": " + about["metric"].str.replace("_", " ")
     columns = [*map(Column, fields.values(), labels, about["unit"])]
     frame = frame[[*fields]].rename(columns=fields).reset_index()
-    return Table(ident, caption, [*WHAT, *columns], plan_order(run, frame), folded=folded)
+    frame = sort_series(frame, run.workloads)
+    return Table(ident, caption, [*WHAT, *columns], frame, folded=folded)
 
 
 def _observed(run: Run, rows: pd.DataFrame) -> pd.DataFrame:

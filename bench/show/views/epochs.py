@@ -11,13 +11,14 @@ from gatherbench.bench.read import derive
 from gatherbench.bench.read.derive import (
     WITHIN_TRAIN,
     baseline,
-    limits,
-    plan_order,
+    mostly_noisy,
+    no_ratio_over,
     problems,
+    roles_of,
     sort_by,
+    sort_series,
     stage_breakdown,
 )
-from gatherbench.bench.read.noise import mostly_noisy, no_ratio_over
 from gatherbench.bench.read.standings import standings
 from gatherbench.bench.read.standings import table as standing_table
 from gatherbench.bench.read.tables import Run
@@ -45,7 +46,7 @@ def numbers(run: Run) -> Table:
     bad = bad[SERIES[:3]].assign(instead=bad["status"], backend=backend, basis="measured")
     if frame.empty:
         bad = bad.iloc[:0]  # one sentence covers them
-    frame = sort_by(pd.concat([frame.assign(instead=""), bad]), "workload", run.workloads)
+    frame = sort_by(pd.concat([frame.assign(instead=""), bad]), workload=run.workloads)
     counts = zip(frame["repeats"], frame["left_out"], strict=True)
     frame["of"] = [f"/{n + left:.0f}" * bool(left > 0) for n, left in counts]
     for name in ("best", "reference"):  # on a busy machine no ratio decides
@@ -102,7 +103,7 @@ def predictions(run: Run) -> Table:
             Column("train", "train", "s", like="median", short="train"),
             Column("speedup", f"speed-up over {over}", "×", short=f"speed-up over\n{over}"),
         ],
-        plan_order(run, derive.predictions(run)),
+        sort_series(derive.predictions(run), run.workloads),
         f"Predicted for {machines}, not measured",
         "The model does not rank paths that differ by less than a factor of"
         f" {_model_error(run):.2f}: its own error may be as large.",
@@ -129,7 +130,8 @@ def epoch_breakdown(run: Run) -> Chart:
     stages = stage_breakdown(run)
     exchange = list(WITHIN_TRAIN) if stages[list(WITHIN_TRAIN)].any(axis=None) else []
     stages["train"] = (stages["train"] - stages[exchange].sum(axis=1)).clip(lower=0)
-    limit = limits(stages)
+    unfetched = stages[(roles_of(stages) == "no_fetch") & (stages["basis"] == "measured")]
+    limit = dict(zip(unfetched["workload"], unfetched["median"], strict=True))
     overlap = ready = split = ""
     if run.has_gpu:
         overlap = (

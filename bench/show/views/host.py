@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import issue_shares, of_paths, sort_series
+from gatherbench.bench.read.derive import issue_shares, roles_of, sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.table import Table, table_of
@@ -21,11 +21,10 @@ def gather_rates(run: Run) -> pd.DataFrame:
     Columns: :data:`SERIES`, ``alone_B_per_s`` and ``in_the_loop_B_per_s`` (NaN where the table was
     too small to try), and ``loop_to_alone_share``.
     """
-    from gatherbench.strategies.registry import role_of  # imports torch
-
     names = {"gather_alone_rate": "alone_B_per_s", "gather_rate": "in_the_loop_B_per_s"}
-    rates = run.medians[[*names]].rename(columns=names).dropna(subset=["in_the_loop_B_per_s"])
-    table = of_paths(rates.reset_index(), lambda pair: role_of(*pair) == "conventional")
+    rates = run.medians[[*names]].rename(columns=names).dropna(subset="in_the_loop_B_per_s")
+    table = rates.reset_index()
+    table = table[roles_of(table) == "conventional"]
     share = table["in_the_loop_B_per_s"] / table["alone_B_per_s"]
     return sort_series(table.assign(loop_to_alone_share=share))
 

@@ -11,8 +11,7 @@ from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import ROOFS, against_measured, roofline, roofs
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.read.derive import problems, unpredicted
-from gatherbench.bench.read.noise import modelled_from_noisy
+from gatherbench.bench.read.derive import modelled_from_noisy, problems, unpredicted
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity, short, span
 from gatherbench.bench.run.rows import SERIES

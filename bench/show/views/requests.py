@@ -3,7 +3,7 @@ rows that a path keeps in device memory, which need not cross it."""
 
 from __future__ import annotations
 
-from gatherbench.bench.read.derive import plan_order
+from gatherbench.bench.read.derive import sort_series
 from gatherbench.bench.read.gpu import copied_ratio, link_bytes, requests_declared
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
@@ -40,7 +40,7 @@ def data_path(run: Run) -> Table:
         "Bytes and link requests of an epoch, computed from ids and data path, not measured"
         + " (but for what is counted)" * bool(counted.notna().any())
     )
-    return Table("path", caption, [*WHAT, *columns], plan_order(run, frame))
+    return Table("path", caption, [*WHAT, *columns], sort_series(frame, run.workloads))
 
 
 def link_traffic(run: Run) -> Table:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gatherbench.bench.read.derive import cpu_seconds, reasons_of
+from gatherbench.bench.read.derive import reasons_of, spread
 from gatherbench.bench.read.gpu import gpu_energy, idle_power_w
 from gatherbench.bench.read.tables import Run
+from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.charts import bars, drawn
 from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.view import View
@@ -41,9 +42,10 @@ def gpu_energy_per_epoch(run: Run) -> Chart:
 
 def cpu_core_seconds(run: Run) -> Chart:
     """Draw core-seconds of the process tree in an epoch: the resource that zero-copy saves."""
+    parts = run.medians[["cpu_user_s", "cpu_system_s"]].set_axis(["user", "system"], axis=1)
     return bars(
         run,
-        cpu_seconds(run),
+        spread(run.measured["cpu_s"]).join(parts, on=SERIES),
         title="Processor time per epoch",
         reading="Core-seconds of the process and its children: sampling, gather and training "
         "alike. Medians of user and system; whiskers: quartiles of their sum.",

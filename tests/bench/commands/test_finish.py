@@ -21,6 +21,7 @@ from gatherbench.bench.commands.execute import finish, new_run
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, ProfileError, load_profile
 from gatherbench.bench.read.tables import Run, load_run, run_in
 from gatherbench.bench.run import store as store_module
+from gatherbench.bench.run.frames import Frames
 from gatherbench.bench.run.guards import only_one
 from gatherbench.bench.run.store import RunStore
 
@@ -143,7 +144,7 @@ def test_a_run_that_was_cut_off_is_not_taken_for_one_that_is_going(folder):
 @pytest.mark.parametrize(
     ("where", "name", "status", "remedy"),
     [
-        (RunStore, "predict", 1, "cannot write the predictions: .*gatherbench predict FOLDER"),
+        (Frames, "write", 1, "cannot write the predictions: .*gatherbench predict FOLDER"),
         (execute, "write_report", 1, "cannot write the report: .*gatherbench predict FOLDER"),
         (execute, "save_all", 1, "cannot write the pictures: .*gatherbench predict FOLDER"),
         (store_module, "write_atomically", 2, "profile.toml: cannot be written"),

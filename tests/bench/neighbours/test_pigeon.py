@@ -14,14 +14,14 @@ from gatherbench.bench.neighbours import pigeon
 from gatherbench.bench.neighbours.pigeon import Pairs, PairTally, PigeonRGATConv
 from gatherbench.bench.plan.doors import is_relational
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.read.axis import axis_of
+from gatherbench.bench.read.axis import AXES
 from gatherbench.bench.run.models import Trainer, build_model
 from gatherbench.bench.run.untimed import peak_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
 KINDS, WIDTH, CLASSES = 4, 6, 3
 #: Models, and PyG's of the same values.
-RELATIONAL = axis_of("model").over
+RELATIONAL = AXES["model"].over
 OWN = [model for model, base in RELATIONAL.items() if model != base]
 
 

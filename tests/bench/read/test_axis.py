@@ -245,7 +245,7 @@ def test_seeds_stand_for_repeats_and_are_paired(tmp_path):
 
 def test_a_field_without_two_values_has_no_line_and_no_other_field_an_axis(make_run):
     run = load_run(make_run(declared=True))
-    assert all(axis(run, one.field).empty for one in AXES)
+    assert all(axis(run, field).empty for field in AXES)
     assert disk_strategies(run) == []
     with pytest.raises(ValueError, match="no axis 'hidden'; there are gpus, path, "):
         axis(run, "hidden")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.read.derive import epoch_times
-from gatherbench.bench.read.noise import mostly_noisy, noise, noisy_series
+from gatherbench.bench.read.derive import epoch_times, mostly_noisy, noise, noisy_series
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.answer import cautions
 
@@ -97,7 +96,6 @@ def test_what_was_measured_beside_other_work_stays_out_while_there_are_quiet_rep
 
     mixed = read(folder, slow)
     times = epoch_times(mixed).set_index("variant")
-    assert times.loc["pinned", "max"] == pytest.approx(0.2 + 0.6 + 0.5 + 0.01)
     assert times["count"].to_dict() == {"naive": 12, "pinned": 8, "registered": 12}
     assert noisy_series(mixed) == {}
     assert len(mixed.epochs) == 36, "every epoch stays in the frame"

@@ -10,7 +10,7 @@ import pytest
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.read.stopping import StoppingRule, imprecise, so_far, widths
+from gatherbench.bench.read.stopping import StoppingRule, imprecise, widths
 from gatherbench.bench.read.tables import Run, run_of
 from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.rows import PROCESS, Key, Row, RowMaker
@@ -46,7 +46,7 @@ def read(rows: list[Row], measure: Measure | None = None, env: dict[str, Any] | 
 
 def further(measure: Measure) -> Callable[[list[Row]], Any]:
     """The next case; ``None``: there is none."""
-    ask = StoppingRule(FIRST, measure, cores=1)
+    ask = StoppingRule(FIRST, measure, {})
     return lambda rows: next(iter(ask(frames_of(rows))), None)
 
 
@@ -134,7 +134,7 @@ def test_all_that_take_turns_go_with_a_series_and_take_their_time_together(budge
     rows = series("a", *WIDER) + series("b", *STEADY, 1.0, took=3.0)
     rows += processes("a", 6) + processes("b", 7)
     measure = LIMITS.model_copy(update={"budget_s": budget_s})
-    found = StoppingRule(FIRST, measure, cores=1)(frames_of(rows))
+    found = StoppingRule(FIRST, measure, {})(frames_of(rows))
     assert [(case.variant, case.repeat) for case in found] == [("a", 7), ("b", 7)] * asks
 
 
@@ -172,10 +172,10 @@ def test_what_failed_or_was_skipped_is_not_asked_for_again():
 
 @pytest.mark.parametrize(("busy", "much"), [(0.0, False), (0.29, False), (0.31, True)])
 def test_one_case_is_judged_by_its_own_rows(busy, much):
-    (found,) = so_far(frames_of(ended("a", 0, 1.0, busy=busy)), LIMITS, 1).ended.to_dict("records")
+    (found,) = read(ended("a", 0, 1.0, busy=busy)).ended.to_dict("records")
     assert (found["other_cores"], found["noisy"]) == (pytest.approx(busy), much)
     unmetered = [ended("a", 0, 1.0)[of] for of in (0, -1)]
-    assert not so_far(frames_of(unmetered), LIMITS, 1).ended["noisy"].any()
+    assert not read(unmetered).ended["noisy"].any()
 
 
 @pytest.mark.parametrize("status", ["failed", "skipped"])
@@ -184,7 +184,7 @@ def test_a_repeat_without_a_measurement_is_no_quiet_one(status):
     make = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather", "a", 2)
     lost = ended("a", 2, 1.0)[:-1] if status == "failed" else []
     lost.append(make.missing("case", "wall_time", "s", "clock", "no", status))
-    found = so_far(frames_of([*series("a", 1.0, 1.1, busy=1.5), *lost]), LIMITS, 1)
+    found = read([*series("a", 1.0, 1.1, busy=1.5), *lost])
     assert found.ended["used"].tolist()[:2] == [True, True]
     assert len(found.measured) == 2
 

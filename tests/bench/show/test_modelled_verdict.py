@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.read.derive import predictions
-from gatherbench.bench.read.noise import modelled_from_noisy, noisy_series
+from gatherbench.bench.read.derive import modelled_from_noisy, noisy_series, predictions
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.views import model
 

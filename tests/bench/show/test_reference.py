@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.read.reference import load_reference
+from gatherbench.bench.read.tables import load_reference
 from gatherbench.bench.run.part import StoreError
 from gatherbench.bench.run.rows import HEADER
 

@@ -191,7 +191,7 @@ def test_an_epoch_that_cannot_be_modelled_says_why_and_where(make_run):
     failed = {NAIVE[:2]: ("failed", "gpu.launch")}
     other = make_run("20261122-b-2", series=[NAIVE], failures=failed, modelled=[NAIVE])
     old = [r for r in rows_of_run(store) if r.basis == "predicted" and r.metric == "wall_time"]
-    store.predict(unknown(r) for r in old)
+    store.predicted(unknown(r) for r in old).write(store.folder)
     text, on = " ".join(all_of(folder).split()), [*load_run(folder).names.values()]
     assert text.count(f"{said} {on[0]}, {on[1]}: unknown: gpu.launch") == 1
     assert text.count(f"{said} {on[2]}: unknown: link.round_trip") == 1
@@ -200,7 +200,7 @@ def test_an_epoch_that_cannot_be_modelled_says_why_and_where(make_run):
     lost = [r for r in rows_of_run(told) if r.basis == "predicted" and r.metric == "wall_time"]
     why = "unknown: the case did not get so far: gpu.launch"
     lost = [dataclasses.replace(r, value=None, status="skipped", reason=why) for r in lost]
-    told.predict(lost)
+    told.predicted(lost).write(told.folder)
     assert "not modelled" not in all_of(other), "that it failed was told"
 
 
