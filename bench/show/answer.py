@@ -243,16 +243,21 @@ def cautions(run: Run) -> list[str]:
 
 def _cautions(run: Run) -> Iterator[str]:
     counts, busy, alone = cases_ended(run), noise(run), noisy_series(run)
+    bad = problems(run)
     if not counts["ok"]:
         ended = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
-        bad = problems(run)["reason"]
-        first = f". The first: {short(bad.iloc[0], 200)}" if len(bad) else ""
+        first = f". The first: {short(bad['reason'].iloc[0], 200)}" if len(bad) else ""
         yield f"Nothing was measured. Cases: {ended}{first}"
     if counts["not run"]:
         remedy = "`gatherbench run --resume FOLDER` completes it"
         remedy = "it was still going when this was written" if run.going else remedy
         planned = len(run.plan["cases"])
         yield f"Incomplete: {counts['not run']} of {planned} cases have not been run; {remedy}"
+    some = bad[(bad["status"] == "failed") & (bad["repeats"] < bad["of"])]
+    if len(some):
+        paths = dict.fromkeys(map(in_words, some["strategy"], some["variant"]))
+        text = f"Failed: repeats of {listed([*paths])}; their other repeats count. The first: "
+        yield text + short(some["reason"].iloc[0], 200)
     if mostly_noisy(run):
         yield f"Busy machine: {busy}. Nothing is decided; measure again on an idle machine"
     single = sum(len(repeats) == 1 for repeats in epoch_logs(run).values())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.show.answer import cautions
 from gatherbench.bench.show.drawing import EMPTY, Axis, Chart
 from gatherbench.bench.show.looks import PALETTE, colour_of
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
@@ -88,9 +89,13 @@ def test_a_series_with_some_bad_repeats_is_drawn_and_says_so(make_run):
             row |= {"value": "", "status": "failed", "reason": "timed out"}
 
     edit(folder, time_out)
-    pinned = bars(epoch_breakdown(load_run(folder)))["cpu_gather", "pinned"]
+    run = load_run(folder)
+    pinned = bars(epoch_breakdown(run))["cpu_gather", "pinned"]
     assert pinned["note"] == "1 of 3 repeats failed: timed out"
     assert pinned["value"] == pytest.approx(1.31)
+    (said,) = (caution for caution in cautions(run) if caution.startswith("Failed"))
+    assert "cpu_gather (pinned)" in said
+    assert "timed out" in said
 
 
 def test_a_chart_says_of_itself_what_limits_it(run_of):
