@@ -172,7 +172,6 @@ def _answer(run: Run, standing: Standing) -> Answer:
 
 
 def _fetching(limit: Interval) -> str:
-    """Return the share of an epoch that fetching takes, in words."""
     if limit.low > 1:
         return quantity(1 - 1 / limit.value, "share")
     small = 1 - 1 / limit.high < SMALL_SHARE
@@ -242,8 +241,7 @@ def cautions(run: Run) -> list[str]:
 
 
 def _cautions(run: Run) -> Iterator[str]:
-    counts, busy, alone = cases_ended(run), noise(run), noisy_series(run)
-    bad = problems(run)
+    counts, bad, busy, alone = cases_ended(run), problems(run), noise(run), noisy_series(run)
     if not counts["ok"]:
         ended = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
         first = f". The first: {short(bad['reason'].iloc[0], 200)}" if len(bad) else ""
@@ -255,9 +253,9 @@ def _cautions(run: Run) -> Iterator[str]:
         yield f"Incomplete: {counts['not run']} of {planned} cases have not been run; {remedy}"
     some = bad[(bad["status"] == "failed") & (bad["repeats"] < bad["of"])]
     if len(some):
-        paths = dict.fromkeys(map(in_words, some["strategy"], some["variant"]))
-        text = f"Failed: repeats of {listed([*paths])}; their other repeats count. The first: "
-        yield text + short(some["reason"].iloc[0], 200)
+        paths = listed([*dict.fromkeys(map(in_words, some["strategy"], some["variant"]))])
+        why = short(some["reason"].iloc[0], 200)
+        yield f"Failed: repeats of {paths}; their other repeats count. The first: {why}"
     if mostly_noisy(run):
         yield f"Busy machine: {busy}. Nothing is decided; measure again on an idle machine"
     single = sum(len(repeats) == 1 for repeats in epoch_logs(run).values())

@@ -197,7 +197,6 @@ def comparison_json(
 
 
 def _reasons(chosen: pd.DataFrame, names: Mapping[str, str]) -> Iterator[str]:
-    """Give each reason for a closer look once, with its cases."""
     for word in [word for word in VERDICTS if word not in ("SAME", "FAST")]:
         of_word = chosen[chosen["verdict"] == word]
         for (metric, reason), group in of_word.groupby(["metric", "reason"], sort=False):
@@ -226,7 +225,6 @@ def _declared(table: pd.DataFrame, metrics: set[str], names: Mapping[str, str]) 
 
 
 def _chart(judged: pd.DataFrame, base: Run, run: Run) -> Chart:
-    """Draw the ratios of deciding lines with their intervals, around the line of no change."""
     reasons = (judged["verdict"] + ": " + judged["reason"]).where(judged["ratio"].isna(), "")
     frame = judged[["strategy", "variant", "low"]].assign(
         panel=judged["workload"].map(base.names | run.names),

@@ -237,7 +237,6 @@ def _paper(chart: Chart, width: float, room: float, column: float) -> tuple[Figu
 
 
 def _legend(chart: Chart) -> list[Artist]:
-    """Return the keys of colours, lines across the panels, and the looks of bars."""
     keys: list[Artist] = [
         Patch(facecolor=ink(colour), label=label) for label, colour in chart.legend.values()
     ]
@@ -294,7 +293,6 @@ def _bars(
 
 
 def _name(axes: Axes, line: Mapping[Any, Any], y: float, wide: float) -> None:
-    """Write the name of a line, and at the right its note."""
     at: Any = {"transform": axes.get_yaxis_transform(), "va": "center_baseline", "zorder": 4}
     name = short(line["name"], int(wide * NAMES))
     axes.text(0.006, y, name, fontsize=8, bbox=_BEHIND if name else None, **at)
@@ -304,7 +302,6 @@ def _name(axes: Axes, line: Mapping[Any, Any], y: float, wide: float) -> None:
 
 
 def _absent(axes: Axes, reason: str, y: float, wide: float) -> None:
-    """Write why there is no bar in its place."""
     text = textwrap.shorten(reason, int(wide * WORDS), placeholder=" …")
     at: Any = {"transform": axes.get_yaxis_transform(), "va": "center", "bbox": _BEHIND}
     axes.text(0.006, y, text, fontsize=7.5, style="italic", color=FAINT, **at)

@@ -75,7 +75,6 @@ def _environment() -> Environment:
 
 
 def _code(text: str) -> Markup:
-    """Escape the text, and set the parts between backticks as code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 

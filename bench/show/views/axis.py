@@ -118,7 +118,6 @@ def _published_epochs(shown: Axis) -> pd.DataFrame:
 
 
 def _no_ratio(shown: Axis, run: Run) -> str:
-    """Give each reason why a measured value has no ratio once, with its paths."""
     rows = axis(run, shown.field).query("epoch.notna() and reason != ''")
     lines = []
     for why, group in rows.groupby("reason", sort=False):

@@ -112,7 +112,6 @@ def _calibration(run: Run) -> Table:
 
 
 def _in_full(ident: str, title: str, fields: Mapping[str, Any]) -> Table:
-    """Tabulate nested fields, a line each."""
     flat = pd.json_normalize(dict(fields), sep=" › ").astype(str)
     frame = pd.DataFrame({"what": flat.columns, "value": flat.iloc[0] if len(flat) else ""})
     return table_of(ident, title, frame, terminal=False, folded=True)

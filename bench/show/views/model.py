@@ -24,7 +24,6 @@ from gatherbench.strategies.registry import in_words
 
 
 def _known(run: Run) -> tuple[LinkProfile | None, pd.DataFrame, str]:
-    """Return the run's profile, its roofline, and otherwise the reason and remedy."""
     empty = pd.DataFrame()
     try:
         profile = profile_of(run)
