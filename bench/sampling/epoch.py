@@ -1,7 +1,6 @@
 """Give the seed nodes of an epoch's minibatches, and the random seed of each.
 
-Whoever draws minibatches and what a path may know in advance use this module, so they have the same
-minibatches.
+Draws, and what a path may know in advance, come from this module: they have the same minibatches.
 """
 
 from __future__ import annotations
