@@ -8,7 +8,6 @@ and the number of the signal that ended it: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 from __future__ import annotations
 
 import atexit
-import gc
 import io
 import os
 import sys
@@ -56,9 +55,15 @@ def main() -> None:
     # Read when torch is loaded: its store warns of each second of a wait, and of a lost link with
     # a traceback of its own, which our error says in one line.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    atexit.register(gc.freeze)  # else Python looks for garbage among all imports: two seconds
     try:
         app()
+    except SystemExit as end:
+        if isinstance(end.code, int) and end.code > 128:  # interrupted: at once, as Python would
+            atexit._run_exitfuncs()  # look for garbage among all imports for two seconds
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code)
+        raise
     except OSError as error:  # those of files are bad input
         print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
         sys.exit(FAILED)

@@ -1,9 +1,9 @@
 """The command line as a user meets it: answers, exit statuses, and what it does not load."""
 
+import atexit
 import builtins
 import contextlib
 import errno
-import gc
 import io
 import json
 import os
@@ -23,6 +23,7 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner, Result
 
 from gatherbench import __version__
+from gatherbench.bench import cli
 from gatherbench.bench.cli import app, main
 from gatherbench.bench.meters import pcie, power
 from gatherbench.bench.meters.nvml_device import NO_GPU_IN_RUN
@@ -101,12 +102,16 @@ def test_a_check_is_read_by_programs(monkeypatch):
     ] * len(lines)
 
 
-def test_the_end_of_a_command_looks_for_no_garbage(monkeypatch):
-    """Among all imports that takes seconds, which Ctrl-C has not."""
-    monkeypatch.setattr(sys, "argv", ["gatherbench", "--version"])
-    with mock.patch("atexit.register") as register, pytest.raises(SystemExit):
+@pytest.mark.parametrize(("status", "at_once"), [(0, []), (3, []), (143, ["at exit", 143])])
+def test_an_interrupted_command_ends_at_once(monkeypatch, status, at_once):
+    """Python would look for garbage among all imports for seconds."""
+    ends = list[Any]()
+    monkeypatch.setattr(atexit, "_run_exitfuncs", lambda: ends.append("at exit"))
+    monkeypatch.setattr(cli, "app", lambda: sys.exit(status))
+    monkeypatch.setattr(os, "_exit", ends.append)
+    with pytest.raises(SystemExit, match=str(status)):
         main()
-    register.assert_called_once_with(gc.freeze)
+    assert ends == at_once
 
 
 def test_help_is_short_to_type():
