@@ -77,7 +77,9 @@ def test_what_was_not_measured_is_named_in_its_place(run_of, draw):
     assert found["unified_zero_copy", "registered"]["reason"] == "skipped: no CUDA device"
     assert found["all_in_gpu", "default"]["reason"].startswith("not run: ")
     failed = {series[:2]: ("failed", "boom") for series in EIGHT}
-    everything = lines_of(draw(run_of(series=EIGHT, failures=failed)))
+    run = run_of(series=EIGHT, failures=failed)
+    assert "other repeats count" not in " ".join(cautions(run))  # there are none
+    everything = lines_of(draw(run))
     assert [line["reason"] for line in everything] == ["failed: boom"] * len(EIGHT)
 
 
