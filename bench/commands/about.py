@@ -22,17 +22,13 @@ WINDOW_S = 0.5
 
 
 def list_(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="WHAT",
-            help="One of strategies, datasets, plans, plan-keys, profiles, meters; or"
-            " plan-schema, a JSON Schema of plans for editors.",
-        ),
-    ] = "",
+    name: Annotated[str, typer.Argument(metavar="WHAT", help="What to list.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List the available strategies, datasets, plans, meters or profiles."""
+    """List the strategies, datasets, plans, plan-keys, profiles or meters.
+
+    plan-schema: print a JSON Schema of plans, for editors.
+    """
     from gatherbench.bench.plan.plan_file import plan_schema
     from gatherbench.bench.show.listing import LISTINGS
 
@@ -64,16 +60,8 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def check(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="STRATEGY | meter NAME",
-            help="A name of `gatherbench list strategies`; or `meter` and a name of `list meters`.",
-        ),
-    ],
-    device: Annotated[
-        str, typer.Option(help="auto (a GPU if there is one), cpu or cuda.")
-    ] = "auto",
+    names: Annotated[list[str], typer.Argument(metavar="STRATEGY | meter NAME")],
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU if any.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Test each variant of a strategy with the conformance suite, or try a meter."""

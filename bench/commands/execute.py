@@ -59,10 +59,6 @@ if TYPE_CHECKING:  # only the first process of a launcher needs it
 _COLOURS = {"ok": "green", "skipped": "yellow", "failed": "red"}
 
 
-class BadRunError(InputError):
-    """The requested run is impossible; the message says why, and what would be possible."""
-
-
 def new_run(
     plan_name: str,
     results: Path,
@@ -97,7 +93,7 @@ def new_run(
     if checked is not None and not (
         checked.sensors_file.exists() and checked.env().get("gpu_in_use") == env["gpu_in_use"]
     ):
-        raise BadRunError(f"{sensors}: has not checked this GPU's sensors; leave --sensors out")
+        raise InputError(f"{sensors}: has not checked this GPU's sensors; leave --sensors out")
     profile = profile or plan.profile or usual_profile(device, machine)
     modelled = load_profile(profile) if profile else None
     plan = plan.model_copy(update={"device": device, "profile": profile})
@@ -118,7 +114,7 @@ def new_run(
         if checked is not None:
             store.take_sensors(checked)
     except OSError as error:
-        raise BadRunError(
+        raise InputError(
             f"{results}: the run cannot be written there: {error}; choose a folder with --results"
         ) from error
     return PreparedRun(store, cases, plan.measure, device, env["commit"], machine, load, group)
@@ -148,13 +144,13 @@ def reopen(folder: Path, group: Group | None = None) -> PreparedRun:
         machine = machine_slug(env)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         message = first_of(error) if isinstance(error, ValidationError) else plain(error)
-        raise BadRunError(
+        raise InputError(
             f"{folder / file}: not a run's {file[:-5]} ({message}), or one of an older gatherbench,"
             f" whose commit env.json has; {RESTORE}"
         ) from error
     env_now = _described(group)
     if machine != (this_machine := machine_slug(env_now)):
-        raise BadRunError(
+        raise InputError(
             f"{folder}: measured on {machine}, and this is {this_machine}: start a new run"
         )
     _refuse(plan.measure, plan.workloads.values(), env_now, group)
@@ -171,10 +167,23 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
     Raises:
         StoreError: another process runs this folder, or the folder cannot be read or written.
     """
-    folder = shlex.quote(str(run.store.folder))
+    folder, measure = shlex.quote(str(run.store.folder)), run.measure
     again = escape(f"Go on with: gatherbench run --resume {folder}")
+    _introduce(run, out)
+    if budget_s is not None:  # it replaces the plan's
+        measure = measure.model_copy(update={"budget_s": 0.0})
+    further = StoppingRule(run.cases, measure, run.store.env())
     try:
-        return _executed(run, out, err, budget_s, again)
+        with progress_bar(err) as bar:
+            runner = Runner(run, reporter(bar, out), budget_s=budget_s, further=further)
+            failed = runner.run()
+        ended = run.store.frames().cases["status"].dropna()
+        if runner.left:
+            left = f"{runner.left} of {_cases(len(run.cases))} left"
+            if runner.unprepared:
+                left += f", {runner.unprepared} of them because their data could not be prepared"
+            err.print(f"{left}. {again}", soft_wrap=True)
+        complete = ended.empty or finish(run_in(run.store), run.store, out, err)
     except RunStopped as stop:
         text = f"[red]stopped:[/] {escape(str(stop))}; every measurement is saved."
         err.print(f"{text} {again}", soft_wrap=True)
@@ -182,26 +191,6 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
     except KeyboardInterrupt as stop:
         err.print(f"interrupted; every measurement is saved. {again}", soft_wrap=True)
         return status_of(stop)
-
-
-def _executed(
-    run: PreparedRun, out: Console, err: Console, budget_s: float | None, again: str
-) -> int:
-    _introduce(run, out)
-    measure = run.measure
-    if budget_s is not None:  # it replaces the plan's
-        measure = measure.model_copy(update={"budget_s": 0.0})
-    further = StoppingRule(run.cases, measure, run.store.env())
-    with progress_bar(err) as bar:
-        runner = Runner(run, reporter(bar, out), budget_s=budget_s, further=further)
-        failed = runner.run()
-    ended = run.store.frames().cases["status"].dropna()
-    if runner.left:
-        time_up = f"{runner.left} of {_cases(len(run.cases))} left"
-        if runner.unprepared:
-            time_up += f", {runner.unprepared} of them because their data could not be prepared"
-        err.print(f"{time_up}. {again}", soft_wrap=True)
-    complete = ended.empty or finish(run_in(run.store), run.store, out, err)
     measured = "ok" in set(ended)
     if failed:
         err.print(f"[red]{_cases(failed)} failed[/]; the table says why")
@@ -301,9 +290,9 @@ def choose_device(name: str) -> str:
     import torch
 
     if name not in ("auto", "cpu", "cuda"):
-        raise BadRunError(f"device {name!r}: expected auto, cpu or cuda")
+        raise InputError(f"device {name!r}: expected auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
-        raise BadRunError("device cuda: torch sees no GPU here; `gatherbench doctor` explains")
+        raise InputError("device cuda: torch sees no GPU here; `gatherbench doctor` explains")
     return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
 
 
@@ -343,14 +332,14 @@ def _refuse(
     usable = env["cpu"]["usable_cores"]
     cores = measure.threads or usable
     if cores > usable:
-        raise BadRunError(
+        raise InputError(
             f"measure.threads: {cores}, but this process may use only {usable} cores; 0 uses them"
             " all"
         )
     ranks = max(every_ranks) // env.get("machines", 1)
     if measure.sampler_workers * ranks > cores:
         scope = f" for each of {ranks} ranks" if ranks > 1 else ""
-        raise BadRunError(
+        raise InputError(
             f"measure.sampler_workers: {measure.sampler_workers}{scope}, but a case may use only"
             f" {cores} cores: at most {cores // ranks}"
         )

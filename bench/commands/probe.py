@@ -10,27 +10,16 @@ import typer
 
 from gatherbench.bench.commands.common import FAILED, JsonOption, console, fail, print_table
 
+_PROFILE = "Measure what the link model needs, into this .toml file or MACHINE.toml in this folder."
+_BUDGET = "Seconds for all (0: 60, or 300 with --profile on a GPU)."
+
 
 def probe(
-    cases: Annotated[
-        str, typer.Option(help="Names of --list, separated by commas, instead of the usual cases.")
-    ] = "",
-    list_: Annotated[
-        bool, typer.Option("--list", help="List the cases and what each lacks here.")
-    ] = False,
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            help="Measure what the link model needs and write it as this .toml file, or as"
-            " MACHINE.toml into this folder."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the files (default: a new one in probe/).")
-    ] = None,
-    budget: Annotated[
-        float, typer.Option(help="Seconds for all (0: 60, or 300 with --profile on a GPU).", min=0)
-    ] = 0,
+    cases: Annotated[str, typer.Option(help="Names of --list, separated by commas.")] = "",
+    list_: Annotated[bool, typer.Option("--list", help="List cases, and what each lacks.")] = False,
+    profile: Annotated[Path | None, typer.Option(help=_PROFILE)] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder (default: a new one in probe/).")] = None,
+    budget: Annotated[float, typer.Option(min=0, help=_BUDGET)] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Measure how fast the CPU and the GPU read rows of host memory, in one minute."""

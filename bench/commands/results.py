@@ -20,14 +20,16 @@ from gatherbench.bench.commands.common import (
     print_table,
 )
 
+_METRIC = "Metric that decides (epoch, fetch, gpu_energy, …); repeat for several."
+_PROFILE = "A name of `gatherbench list profiles`, or a .toml file (default: that of the run, or of a new run)."
+_GRAPH = "A graph instead of a run: a dataset, or NODES,EDGES,DIM such as 2.4M,124M,100."
+
 
 def show(
     folder: RunArgument = None,
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Print every table, with all notes.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Print every table and note.")] = False,
 ) -> None:
     """Print a run's tables, and the answer in words."""
     from gatherbench.bench.read.tables import load_run, newest_run
@@ -42,16 +44,14 @@ def show(
 
 def report(
     folder: RunArgument = None,
-    against: Annotated[
-        Path | None, typer.Option(help="Folder of another run to compare with.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Write only the report, as this file (default: into the run's folder)."),
-    ] = None,
+    against: Annotated[Path | None, typer.Option(help="Another run to compare with.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write only the report, as this file.")] = None,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Write a run's pictures, and its report: one HTML file that needs no network."""
+    """Write a run's pictures, and its report: one HTML file that needs no network.
+
+    Both go into the run's folder.
+    """
     from gatherbench.bench.read.tables import load_run, newest_run
     from gatherbench.bench.show.page import FILE_NAME, write_report
     from gatherbench.bench.show.view import save_all
@@ -73,16 +73,9 @@ def report(
 def compare(
     base: Annotated[Path, typer.Argument(metavar="A", help="Folder of the earlier run.")],
     new: Annotated[Path, typer.Argument(metavar="B", help="Folder of the new run.")],
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(help="Metric that decides (epoch, fetch, gpu_energy, …); repeat for several."),
-    ] = None,
-    threshold: Annotated[
-        float, typer.Option(help="Smallest difference that matters, as a share.")
-    ] = 0.05,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 3 as soon as one case cannot be judged.")
-    ] = False,
+    metric: Annotated[list[str] | None, typer.Option(help=_METRIC)] = None,
+    threshold: Annotated[float, typer.Option(help="Least difference that matters.")] = 0.05,
+    strict: Annotated[bool, typer.Option("--strict", help="3 if one case is not judged.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Tell whether run B is slower than run A.
@@ -111,20 +104,8 @@ def compare(
 
 def predict(
     folder: RunArgument = None,
-    profile: Annotated[
-        str,
-        typer.Option(
-            help="Machine to predict for: a name of `gatherbench list profiles`, or a .toml file "
-            "(default: the run's own, else that of a new run here)."
-        ),
-    ] = "",
-    graph: Annotated[
-        str,
-        typer.Option(
-            help="Predict for a graph instead of a run: the name of a dataset, or"
-            " NODES,EDGES,DIM such as 2.4M,124M,100."
-        ),
-    ] = "",
+    profile: Annotated[str, typer.Option(help=_PROFILE)] = "",
+    graph: Annotated[str, typer.Option(help=_GRAPH)] = "",
     results: ResultsOption = DEFAULT_RESULTS,
     as_json: JsonOption = False,
 ) -> None:

@@ -17,44 +17,24 @@ if TYPE_CHECKING:
     from gatherbench.bench.run.launch import Launch
     from gatherbench.bench.run.machines import Group
 
+_BUDGET = "Seconds for the whole run, instead of the plan's budget_s."
+_SENSORS = "An earlier run with this GPU; its check of the sensors is used again."
+
 
 def run(
-    plan: Annotated[
-        str,
-        typer.Argument(
-            help="A shipped plan's name, a .toml file, or the word usual: gpu-decide on a GPU, else"
-            " quick."
-        ),
-    ] = "",
-    resume: Annotated[
-        Path | None,
-        typer.Option(help="Complete the run in this folder instead of starting a new one."),
-    ] = None,
+    plan: Annotated[str, typer.Argument(help="A shipped plan, a .toml file, or `usual`.")] = "",
+    resume: Annotated[Path | None, typer.Option(help="Complete the run in this folder.")] = None,
     results: ResultsOption = DEFAULT_RESULTS,
-    device: Annotated[
-        str, typer.Option(help="Device in place of the plan's: auto, cpu, cuda.")
-    ] = "",
-    profile: Annotated[
-        str,
-        typer.Option(help="Machine to predict epochs for: a name of `gatherbench list profiles`."),
-    ] = "",
-    budget: Annotated[
-        float | None,
-        typer.Option(help="Seconds for the whole run, instead of the plan's budget_s.", min=0),
-    ] = None,
-    sensors: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of an earlier run with this GPU; its check of the sensors is used again."
-        ),
-    ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print only the run's folder, as the last line.")
-    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda, in place of the plan's.")] = "",
+    profile: Annotated[str, typer.Option(help="Predict epochs for one of `list profiles`.")] = "",
+    budget: Annotated[float | None, typer.Option(min=0, help=_BUDGET)] = None,
+    sensors: Annotated[Path | None, typer.Option(help=_SENSORS)] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the run's folder.")] = False,
 ) -> None:
     """Measure a plan, print tables and the answer, and write pictures and a report.
 
-    Several processes that torchrun, mpirun or srun starts form one run.
+    The plan `usual` is gpu-decide on a GPU, else quick. Several processes that
+    torchrun, mpirun or srun starts form one run.
     """
     from gatherbench.bench.plan.plan_file import USUAL, load_plan
     from gatherbench.bench.run.launch import launched

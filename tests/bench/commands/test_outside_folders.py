@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.commands.execute import BadRunError, reopen
+from gatherbench.bench.commands.execute import reopen
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.read.tables import RunError, load_run, newest_run
 from gatherbench.bench.run.part import StoreError
+from gatherbench.outside import InputError
 
 from ..written_run import BASELINE, PINNED, WORKLOAD, append_rows, write_run
 
@@ -87,7 +88,7 @@ def test_a_fifo_in_place_of_a_file_is_named_and_nobody_waits(folder, file):
     os.mkfifo(folder / file)
     with pytest.raises(RunError, match=rf"^.*{file}: cannot be read.*regular file[^\n]*$"):
         load_run(folder)
-    with pytest.raises((StoreError, BadRunError), match=file):
+    with pytest.raises((StoreError, InputError), match=file):
         reopen(folder)
     assert newest_run(folder.parents[1]) == folder
 
@@ -147,7 +148,7 @@ def test_a_measure_that_is_none_is_one_line(folder, measure, said):
 def test_what_can_be_read_and_not_measured_is_one_line_when_it_is_resumed(folder, measure, said):
     change(folder / "plan.json", lambda plan: plan["measure"].update(measure))
     load_run(folder)
-    with pytest.raises(BadRunError, match=rf"^[^\n]*not a run's plan \({said}[^\n]*$"):
+    with pytest.raises(InputError, match=rf"^[^\n]*not a run's plan \({said}[^\n]*$"):
         reopen(folder)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gatherbench.bench.commands import execute as execute_module
-from gatherbench.bench.commands.execute import BadRunError, new_run, reopen
+from gatherbench.bench.commands.execute import new_run, reopen
 from gatherbench.bench.machine.env import describe_machine
 from gatherbench.bench.plan.plan import Plan, PlanError, ResolvedPlan
 from gatherbench.bench.plan.plan_file import load_plan, plan_names
@@ -21,6 +21,7 @@ from gatherbench.bench.run.counting import UNCOUNTED
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.models import build_model
 from gatherbench.datasets.store import open_dataset
+from gatherbench.outside import InputError
 
 from ..run.fakes import measured
 
@@ -346,14 +347,14 @@ def test_more_threads_or_workers_than_cores_are_refused(
     assert getattr(run.measure, key) == most
     said = f"{key}: {said}"
     more = write(tmp_path, plan.replace(f"{key} = {most}", f"{key} = {most + 1}"))
-    with pytest.raises(BadRunError, match=said):
+    with pytest.raises(InputError, match=said):
         new_run(more, tmp_path / "none", "cpu")
     assert not (tmp_path / "none").exists(), "nothing has been begun"
     file = run.store.folder / "plan.json"
     text = json.loads(file.read_text())
     text["measure"][key] = most + 1
     file.write_text(json.dumps(text))
-    with pytest.raises(BadRunError, match=said):
+    with pytest.raises(InputError, match=said):
         reopen(run.store.folder)
 
 
@@ -363,7 +364,7 @@ def test_a_run_of_a_plan_with_words_that_are_gone_is_not_resumed(tmp_path):
     text = json.loads(file.read_text())
     text["measure"]["minibatches"] = "same"
     file.write_text(json.dumps(text))
-    with pytest.raises(BadRunError, match=r"minibatches: .*older gatherbench.*measure again"):
+    with pytest.raises(InputError, match=r"minibatches: .*older gatherbench.*measure again"):
         reopen(run.store.folder)
 
 

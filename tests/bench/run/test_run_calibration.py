@@ -10,10 +10,11 @@ from contextlib import AbstractContextManager
 import pytest
 from tests.bench.observations import rows_of_run
 
-from gatherbench.bench.commands.execute import BadRunError, new_run
+from gatherbench.bench.commands.execute import new_run
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run.part import LISTS
 from gatherbench.bench.run.store import RunStore
+from gatherbench.outside import InputError
 
 from .fakes import cases, runner
 
@@ -70,7 +71,7 @@ def test_another_run_of_the_machine_may_have_calibrated(store, tmp_path, monkeyp
     told = [r.metric for r in rows if r.stage == "calibration"]
     assert told == ["pcie_host_to_device_ratio", "wall_time"]
     none = RunStore.create(tmp_path / "none", "box", plan, {})
-    with pytest.raises(BadRunError, match="has not checked this GPU's sensors"):
+    with pytest.raises(InputError, match="has not checked this GPU's sensors"):
         new_run("quick", tmp_path, "cpu", sensors=none.folder)
 
 
