@@ -21,7 +21,7 @@ from gatherbench.bench.commands.common import (
 )
 
 _METRIC = "Metric that decides (epoch, fetch, gpu_energy, …); repeat for several."
-_PROFILE = "A name of `gatherbench list profiles`, or a .toml file (default: that of the run, or of a new run)."
+_PROFILE = "One of `list profiles`, or a .toml file (default: that of the run, or of a new run)."
 _GRAPH = "A graph instead of a run: a dataset, or NODES,EDGES,DIM such as 2.4M,124M,100."
 
 
