@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.kernels.modes import plain_torch
-from gatherbench.plugins import nearest
 from gatherbench.reason import Reason
 from gatherbench.strategies.buffers import RowBuffer
 from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.declared import check_parameters
 from gatherbench.strategies.knowledge import NOTHING, Knowledge, Need
 from gatherbench.strategies.places import path_skip
 
@@ -309,13 +309,8 @@ class Strategy(ABC):
     colour: ClassVar[str] = "yellow"
 
     def __post_init__(self) -> None:
-        for name, allowed in parameters(type(self)).items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(
-                    f"{self.name}: {name} = {value!r} is not one of {', '.join(allowed)}"
-                    + nearest(value, allowed)
-                )
+        known = parameters(type(self))
+        check_parameters(self.name, {name: getattr(self, name) for name in known}, known)
 
     @property
     def variant(self) -> str:

@@ -20,6 +20,7 @@ from gatherbench.strategies.bounds import AllInGpu, NoFetch
 from gatherbench.strategies.cached_zero_copy import CachedZeroCopy
 from gatherbench.strategies.copy_engine_gather import CopyEngineGather
 from gatherbench.strategies.cpu_gather import CpuGather
+from gatherbench.strategies.declared import check_parameters
 from gatherbench.strategies.disk import DiskCached, DiskDirect, DiskMmap
 from gatherbench.strategies.partition_buffer import PartitionBuffer
 from gatherbench.strategies.zero_copy import AlignedZeroCopy, AsyncZeroCopy, UnifiedZeroCopy
@@ -81,13 +82,7 @@ def build(name: str, params: Mapping[str, object] | None = None) -> Strategy:
     """Build the strategy ``name`` with ``params``, as a plan gives them; a ``ValueError`` names the
     nearest strategy, parameter or value."""
     strategy = get(name)
-    known = parameters(strategy)
-    for param in params or {}:
-        if param not in known:
-            there_are = f"its parameters are {', '.join(known)}" if known else "it has none"
-            raise ValueError(
-                f"{name} has no parameter {param!r}; {there_are}" + nearest(param, known)
-            )
+    check_parameters(name, params or {}, parameters(strategy))
     return strategy(**(params or {}))
 
 

@@ -48,7 +48,7 @@ def run(
         if resume is not None and (device or profile or sensors):
             fail("--device, --profile and --sensors go with a new run: a resumed one keeps its own")
         if plan and plan != USUAL:
-            load_plan(plan)  # refuse a wrong one before importing torch
+            load_plan(plan).check()  # refuse a wrong one before importing torch
 
         from gatherbench.bench.commands.execute import execute, new_run, reopen
 

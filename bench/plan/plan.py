@@ -8,18 +8,29 @@ strategy expand to every combination, and each repeat of a combination is a :cla
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
 from gatherbench.bench.plan.doors import MODELS, AroundStep, OwnSampler, opened, own_model
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.outside import InputError
 from gatherbench.plugins import nearest_or_all
+from gatherbench.strategies.declared import check_strategy
 
 if TYPE_CHECKING:
     from gatherbench.strategies.base import Strategy
@@ -34,21 +45,47 @@ EVERY_OTHER = "*"
 #: The share of free memory and disk that tables and graph may take.
 _ROOM = 0.9
 
+#: The alternatives of a key that takes a value or a list; a value is an error of its own one alone.
+ONE, MANY = "<one>", "<list>"
+
+
+class PlanError(InputError):
+    """A plan cannot be run as it is written."""
+
+
+def _as_list(value: T | list[T]) -> list[T]:
+    return value if isinstance(value, list) else [value]
+
+
+def _known_model(name: str) -> str:
+    if name not in MODELS and ":" not in name:
+        hint = nearest_or_all(name, [*MODELS, "my_module:MyGNN"])
+        raise ValueError(f"unknown model {name!r}{hint}")
+    return name
+
+
+def _opens(kind: type[Any]) -> AfterValidator:
+    """Check a specification of :mod:`.doors`; empty: none."""
+    return AfterValidator(lambda spec: spec and opened(spec, kind) and spec)
+
+
+def _nested(value: Any) -> Any:
+    is_single = isinstance(value, list) and not any(isinstance(item, list) for item in value)
+    return [value] if is_single else value
+
+
 #: Types of values: a list has at least one, and numbers above these limits are typing errors.
-OneOrMore: TypeAlias = T | Annotated[list[T], Field(min_length=1)]
+_EITHER = Discriminator(lambda value: MANY if isinstance(value, list) else ONE)
+OneOrMore: TypeAlias = Annotated[
+    Annotated[T, Tag(ONE)] | Annotated[list[T], Field(min_length=1), Tag(MANY)], _EITHER
+]
 Repeats = Annotated[int, Field(ge=1, le=10_000)]
 FromOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
 FromNought = Annotated[int, Field(ge=0)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
 Ranks = Annotated[int, Field(ge=1, le=1024)]
 Share = Annotated[float, Field(gt=0)]
-
-#: The doors of a workload that are objects with parameters.
-_DOORS: dict[str, type[Any]] = {"sampler": OwnSampler, "around_step": AroundStep}
-
-
-class PlanError(InputError):
-    """A plan cannot be run as it is written."""
+Model = Annotated[str, AfterValidator(_known_model)]
 
 
 class _Table(BaseModel):
@@ -64,14 +101,14 @@ class _Table(BaseModel):
     )
 
 
-def _as_list(value: T | list[T]) -> list[T]:
-    return value if isinstance(value, list) else [value]
-
-
 class Measure(_Table):
     """How each case is measured."""
 
-    repeats: Repeats | Annotated[list[Repeats], Field(min_length=2, max_length=2)] = [3, 10]
+    repeats: Annotated[
+        Annotated[Repeats, Tag(ONE)]
+        | Annotated[list[Repeats], Field(min_length=2, max_length=2), Tag(MANY)],
+        _EITHER,
+    ] = [3, 10]
     """Number of processes for each series: 6, or [3, 10] for at least 3, up to 10 until the epoch
     is precise or budget_s is spent."""
     precision: Annotated[float, Field(gt=0, le=1)] = 0.03
@@ -148,11 +185,6 @@ class Measure(_Table):
         """The largest number of processes for each series."""
         return _as_list(self.repeats)[-1]
 
-    @property
-    def steps(self) -> list[Literal["issued", "captured"]]:
-        """The ways in which the GPU receives a step."""
-        return _as_list(self.step)
-
 
 class WorkloadTable(_Table):
     """``[[workload]]``: scalars or lists; lists expand."""
@@ -164,12 +196,15 @@ class WorkloadTable(_Table):
     fit: bool = False
     """Halve each scale until twice the table and the graph fit into host memory, and the graph onto
     the disk."""
-    model: OneOrMore[str] = "sage"
+    model: OneOrMore[Model] = "sage"
     """sage, gat, mlp (ignores edges), or a class of your own: "my_module:MyGNN". bench/neighbours
     has some that use the kinds of edges."""
     hidden: OneOrMore[Width] = 16
     """Width of the hidden layers; for gat, of each head."""
-    fanouts: list[Annotated[list[FromOne], Field(min_length=1)]] = [[25, 10]]
+    fanouts: Annotated[
+        list[Annotated[list[FromOne], Field(min_length=1)]],
+        BeforeValidator(_nested, json_schema_input_type=list[int] | list[list[int]]),
+    ] = [[25, 10]]
     """Neighbours drawn for each node, layer by layer from the seed nodes outwards; one list or
     several."""
     batch_size: OneOrMore[FromOne] = 1000
@@ -183,29 +218,12 @@ class WorkloadTable(_Table):
     scaling: OneOrMore[Literal["strong", "weak"]] = "strong"
     """With several GPUs, strong splits each minibatch of batch_size seeds over them, and weak gives
     each of them batch_size seeds, so an epoch has fewer steps."""
-    sampler: OneOrMore[str] = ""
+    sampler: OneOrMore[Annotated[str, _opens(OwnSampler)]] = ""
     """Sampler that draws the minibatches on the CPU instead of ours: "module:Class key=value".
     bench/neighbours has some."""
-    around_step: OneOrMore[str] = ""
+    around_step: OneOrMore[Annotated[str, _opens(AroundStep)]] = ""
     """Context around the forward and backward pass of each training step:
     "module:Class key=value". bench/neighbours has some."""
-
-    @field_validator("fanouts", mode="before", json_schema_input_type=list[int] | list[list[int]])
-    @classmethod
-    def _as_lists(cls, value: Any) -> Any:
-        is_single = isinstance(value, list) and not any(isinstance(item, list) for item in value)
-        return [value] if is_single else value
-
-    @field_validator("model", "sampler", "around_step")
-    @classmethod
-    def _known(cls, value: Any, info: Any) -> Any:
-        for name in _as_list(value):
-            if info.field_name in _DOORS and name:
-                opened(name, _DOORS[info.field_name])
-            elif info.field_name == "model" and name not in MODELS and ":" not in name:
-                hint = nearest_or_all(name, [*MODELS, "my_module:MyGNN"])
-                raise ValueError(f"unknown model {name!r}{hint}")
-        return value
 
     def expand(self) -> Iterator[Workload]:
         axes: dict[str, Any] = {name: value for name, value in self if name != "fit"}
@@ -282,9 +300,31 @@ class Plan(_Table):
     def workloads(self) -> list[Workload]:
         """Return every workload of the plan, each once, in the written order."""
         every = (w for table in self.workload for w in table.expand())
-        return list(
-            dict.fromkeys(replace(w, step=step) for w in every for step in self.measure.steps)
-        )
+        steps: Any = _as_list(self.measure.step)
+        return list(dict.fromkeys(replace(w, step=step) for w in every for step in steps))
+
+    def check(self) -> None:
+        """Check every name, parameter and size; only a user's own class may import torch.
+
+        Raises:
+            PlanError: a strategy, one of its parameters, a dataset or a model is unknown; or a
+                workload cannot run here.
+        """
+        for number, table in enumerate(self.strategy):
+            for params in table.expand() if table.name != EVERY_OTHER else ():
+                with self._explained(f"strategy[{number}]"):
+                    check_strategy(table.name, params)
+        for workload in self.workloads():
+            with self._explained("workload"):
+                _refuse(workload, self.measure)
+
+    @contextlib.contextmanager
+    def _explained(self, place: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, KeyError) as error:
+            words = error.args[0] if error.args else type(error).__name__
+            raise PlanError(f"plan {self.name}: {place}: {words}") from error
 
     def cases(self) -> list[Case]:
         """Return the cases of the least repeats, in the order of the run.
@@ -295,14 +335,10 @@ class Plan(_Table):
         so that an interrupted run can be compared with it.
 
         Raises:
-            PlanError: a strategy, one of its parameters, a dataset or a model is unknown.
+            PlanError: as :meth:`check`, or a strategy of another package cannot be used.
         """
+        self.check()
         workloads, strategies = self.workloads(), self._strategies()
-        for workload in workloads:
-            try:
-                _refuse(workload, self.measure)
-            except (ValueError, KeyError) as error:
-                raise PlanError(f"plan {self.name}: workload: {_words(error)}") from error
         named = {table.name for table in self.strategy}
         rng, cases = random.Random(0), []
         for repeat in range(self.measure.min_repeats):
@@ -326,10 +362,8 @@ class Plan(_Table):
         for table in self.strategy:
             names = others if table.name == EVERY_OTHER else [table.name]
             for name, params in itertools.product(names, table.expand()):
-                try:
+                with self._explained("strategy"):
                     strategy = build(name, params)
-                except (ValueError, TypeError, KeyError) as error:
-                    raise PlanError(f"plan {self.name}: strategy: {_words(error)}") from error
                 strategies[name, strategy.variant] = strategy, params
         return strategies
 
@@ -418,7 +452,7 @@ def _refuse(workload: Workload, measure: Measure) -> None:
             'step = "captured" works for model = "sage" on one GPU, without around_step'
         )
     if workload.sampler:
-        sampler: Any = opened(workload.sampler, _DOORS["sampler"])
+        sampler = opened(workload.sampler, OwnSampler)  # type: ignore[type-abstract]
         if measure.sampling in GPU_SAMPLING:
             raise ValueError(f'{workload.sampler} draws on the CPU: set sampling = "live"')
         if sampler.in_order and measure.sampler_workers > 1:
@@ -440,8 +474,3 @@ def _combined(axes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield every combination of one value from each list; a scalar counts as a list of one."""
     for values in itertools.product(*map(_as_list, axes.values())):
         yield dict(zip(axes, values, strict=True))
-
-
-def _words(error: BaseException) -> str:
-    """Return an error's message without the quotes that ``str(KeyError)`` adds."""
-    return str(error.args[0]) if error.args else type(error).__name__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import tomllib
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from gatherbench.bench.plan.plan import (
-    EVERY_OTHER,
+    MANY,
+    ONE,
     Measure,
     Plan,
     PlanError,
@@ -19,10 +19,9 @@ from gatherbench.bench.plan.plan import (
     WorkloadTable,
 )
 from gatherbench.outside import read_text
-from gatherbench.plugins import nearest, nearest_or_all
+from gatherbench.plugins import nearest_or_all
 
 PLANS_FOLDER = Path(__file__).parent / "plans"
-STRATEGIES_FOLDER = Path(__file__).parents[2] / "strategies"
 
 #: In place of a plan's name: the default plan, which takes some minutes.
 USUAL = "usual"
@@ -67,21 +66,10 @@ def load_plan(name_or_path: str) -> Plan:
         raise PlanError(f"{path.name}: nested too deep") from error
     try:
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40]
-        plan = Plan.model_validate({"name": name, **text})
+        return Plan.model_validate({"name": name, **text})
     except ValidationError as error:
-        problems = "\n  ".join(_explain(e) for e in error.errors() if not _of_the_other(e))
+        problems = "\n  ".join(map(_explain, error.errors()))
         raise PlanError(f"{path.name}:\n  {problems}") from None
-    # The registry takes seconds, as it loads torch: the names stand in the files.
-    sources = " ".join(file.read_text("utf-8") for file in STRATEGIES_FOLDER.glob("*.py"))
-    strategies = set(re.findall(r'^    name: ClassVar\[str\] = "(\w+)"', sources, re.MULTILINE))
-    strategies |= set(importlib.metadata.entry_points(group="gatherbench.strategies").names)
-    for number, strategy in enumerate(table.name for table in plan.strategy):
-        if strategy not in {EVERY_OTHER, *strategies}:
-            hint = nearest(strategy, strategies) or "; `gatherbench list strategies` has the names"
-            raise PlanError(
-                f"{path.name}:\n  strategy[{number}]: no strategy is called {strategy!r}{hint}"
-            )
-    return plan
 
 
 def plan_schema() -> dict[str, Any]:
@@ -91,28 +79,15 @@ def plan_schema() -> dict[str, Any]:
     return schema
 
 
-def _of_the_other(error: Any) -> bool:
-    """Return whether an error comes from the wrong alternative, a value or a list."""
-    tried = error["loc"][_named(error) :]
-    if tried and str(tried[0]).startswith("list["):
-        return bool(error["type"] == "list_type")
-    return bool(tried) and not isinstance(tried[0], int) and isinstance(error["input"], list)
-
-
-def _named(error: Any) -> int:
-    """Return how many parts of an error's ``loc`` name a key; the next is a union's alternative."""
-    return 3 if len(error["loc"]) > 1 and isinstance(error["loc"][1], int) else 2
-
-
 def _explain(error: Any) -> str:
     """Format one pydantic error: ``workload[0].modle: unknown key; did you mean 'model'?``."""
     key_path = ""
     table: type[BaseModel] = Plan
-    for depth, part in enumerate(error["loc"]):
+    for part in error["loc"]:
         if isinstance(part, int):
             key_path += f"[{part}]"
-        elif depth < _named(error):
-            key_path += f".{part}" if key_path else str(part)
+        elif part not in (ONE, MANY):
+            key_path += f".{part}" if key_path else part
             table = TABLES.get(part, table)
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
