@@ -20,8 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image as Picture
 
+from gatherbench.bench.probe.points import is_point_table, read_points
 from gatherbench.bench.read.derive import repeat_logs
-from gatherbench.bench.read.points import is_point_table, read_points
 from gatherbench.bench.read.tables import Run, began, load_reference, load_run
 from gatherbench.bench.read.units import with_ends
 from gatherbench.bench.run.rows import SERIES

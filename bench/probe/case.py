@@ -19,8 +19,8 @@ from types import MappingProxyType
 
 import torch
 
+from gatherbench.bench.probe.points import Point
 from gatherbench.bench.probe.rig import Observation, Rig
-from gatherbench.bench.read.points import Point
 from gatherbench.kernels.cuda_calls import HOW_TO_INSTALL
 from gatherbench.kernels.managed_memory import managed_refusal
 from gatherbench.reason import Reason

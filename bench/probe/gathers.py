@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gatherbench.bench.probe.case import GPU, KERNEL, MANAGED, MINUTE, NAMED, Scope, case
 from gatherbench.bench.probe.host import ROW_BYTES
+from gatherbench.bench.probe.points import Point
 from gatherbench.bench.probe.rig import (
     GIB,
     MIB,
@@ -28,7 +29,6 @@ from gatherbench.bench.probe.rig import (
     WrongRowsError,
     fill,
 )
-from gatherbench.bench.read.points import Point
 from gatherbench.kernels.cuda_calls import call_runtime, runtime
 from gatherbench.kernels.launch import Table, gather_into, policy_point
 from gatherbench.kernels.order import read_order

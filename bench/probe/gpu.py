@@ -14,8 +14,8 @@ from torch import Tensor
 from gatherbench.bench.probe.case import GPU, KERNEL, MINUTE, PROFILE, Scope, case
 from gatherbench.bench.probe.gathers import OUR_BEST, gathering
 from gatherbench.bench.probe.host import USUAL_ROW_BYTES
+from gatherbench.bench.probe.points import Point
 from gatherbench.bench.probe.rig import GIB, Observation, Rig
-from gatherbench.bench.read.points import Point
 from gatherbench.kernels.launch import architecture, launch_kernel, load_from
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from gatherbench.bench.probe.case import MINUTE, PROFILE, Scope, case
+from gatherbench.bench.probe.points import Point
 from gatherbench.bench.probe.rig import CLOCK, MIB, Observation, Rig, WrongRowsError
-from gatherbench.bench.read.points import Point
 from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.bench.sampling.epoch import epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler

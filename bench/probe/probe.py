@@ -23,6 +23,7 @@ from gatherbench.bench.machine.env import commit_id, describe_cpu, machine_slug
 from gatherbench.bench.machine.gpus import describe_gpus
 from gatherbench.bench.meters.cpu import OtherWork, is_quiet
 from gatherbench.bench.probe.case import NEEDS, Case, Scope, every_case
+from gatherbench.bench.probe.points import Point, PointRow, read_points
 from gatherbench.bench.probe.rig import (
     Observation,
     ProbeError,
@@ -32,7 +33,6 @@ from gatherbench.bench.probe.rig import (
     writing,
 )
 from gatherbench.bench.probe.table import draw, medians
-from gatherbench.bench.read.points import Point, PointRow, read_points
 from gatherbench.plugins import nearest
 
 #: The default seconds of a whole probe, and of the profile of a GPU.

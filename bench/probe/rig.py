@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from gatherbench.bench.read.points import COLUMNS, PointRow
+from gatherbench.bench.probe.points import COLUMNS, PointRow
 from gatherbench.kernels.host_gather import available_cores
 from gatherbench.kernels.host_memory import available_bytes, empty_table
 from gatherbench.kernels.managed_memory import managed_bytes, managed_table

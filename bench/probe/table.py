@@ -12,7 +12,7 @@ from rich.table import Table
 
 from gatherbench.bench.probe.gathers import OUR_BEST
 from gatherbench.bench.probe.host import ROW_BYTES
-from gatherbench.bench.read.points import POINT_COLUMNS
+from gatherbench.bench.probe.points import POINT_COLUMNS
 from gatherbench.bench.read.units import quantity
 from gatherbench.bench.show.looks import FAINT, RC
 

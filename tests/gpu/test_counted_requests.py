@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from gatherbench.bench.probe.gathers import gathering
+from gatherbench.bench.probe.points import Point
 from gatherbench.bench.probe.rig import GIB, Rig
-from gatherbench.bench.read.points import Point
 from gatherbench.kernels.compiler import KERNEL_NAME
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import count_requests

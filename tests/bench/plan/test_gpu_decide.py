@@ -12,8 +12,8 @@ from tests.bench.observations import rows_of_run
 from gatherbench.bench.plan.plan import largest_scale
 from gatherbench.bench.plan.plan_file import load_plan
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.probe.points import read_points
 from gatherbench.bench.read.derive import BOUND_SHARE
-from gatherbench.bench.read.points import read_points
 from gatherbench.bench.run.rows import table_of
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
 from gatherbench.datasets.registry import get_source

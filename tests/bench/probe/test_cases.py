@@ -14,6 +14,7 @@ from gatherbench.bench.probe import case, gathers, gpu, host
 from gatherbench.bench.probe import rig as rig_module
 from gatherbench.bench.probe.case import NEEDS, Scope, every_case
 from gatherbench.bench.probe.gathers import OUR_BEST, check, draw, gathering, num_ids
+from gatherbench.bench.probe.points import Point
 from gatherbench.bench.probe.rig import (
     CLOCK,
     EVENTS,
@@ -24,7 +25,6 @@ from gatherbench.bench.probe.rig import (
     Rig,
     WrongRowsError,
 )
-from gatherbench.bench.read.points import Point
 from gatherbench.bench.run import models
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.kernels.cuda_calls import CudaCallError

@@ -18,11 +18,11 @@ from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.probe import probe as probing
 from gatherbench.bench.probe import table as table_module
 from gatherbench.bench.probe.case import NEEDS, Scope, every_case
+from gatherbench.bench.probe.points import COLUMNS, Point, read_points
 from gatherbench.bench.probe.probe import probe, visit
 from gatherbench.bench.probe.profile import BY_HAND, profile_of
 from gatherbench.bench.probe.rig import GIB, Observation, ProbeError, RefusedError
 from gatherbench.bench.probe.table import draw, medians, summary_line, table
-from gatherbench.bench.read.points import COLUMNS, Point, read_points
 from gatherbench.reason import unsupported
 
 CASES = every_case()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gatherbench.bench.probe import probe, rig
+from gatherbench.bench.probe.points import Point, PointRow, is_point_table, read_points
 from gatherbench.bench.probe.rig import (
     GIB,
     MIB,
@@ -17,7 +18,6 @@ from gatherbench.bench.probe.rig import (
     append_row,
     filled_table,
 )
-from gatherbench.bench.read.points import Point, PointRow, is_point_table, read_points
 
 
 def row(point: Point, number: int, *seen: Any, unit: str = "B", reason: str = "") -> PointRow:

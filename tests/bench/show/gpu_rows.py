@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
+from gatherbench.bench.probe.points import Point, PointRow
 from gatherbench.bench.probe.rig import GIB, append_row
-from gatherbench.bench.read.points import Point, PointRow
 from gatherbench.kernels.policies import POLICIES
 
 from ..written_run import append_rows
