@@ -1,9 +1,8 @@
 """A training step that is captured once in a CUDA graph and replayed for each minibatch.
 
 Issued operation by operation, a step of a small model takes the host longer than the GPU, and most
-of an epoch (docs/guide.md), whichever path fetches the rows. A replay is one launch. It repeats the
-same operations on the same memory, so a minibatch is first copied into inputs of a fixed size. They
-are padded with edges among spare rows, which no seed node reads.
+of an epoch (docs/guide.md). A replay is one launch of the same operations on the same memory, so a
+minibatch is first copied into inputs of a fixed size, which are padded with edges among spare rows.
 """
 
 from __future__ import annotations
@@ -49,11 +48,10 @@ class StepInputs:
         width: numbers of a row.
 
     Attributes:
-        nodes: nodes of each layer, :attr:`MiniBatch.num_nodes` with room for the spare rows.
+        most, nodes: nodes of each layer; the same with the spare rows.
         x: float32 ``[nodes[L], D]``.
         labels: int64 ``[nodes[0]]``, -100 after the minibatch's seeds.
         edges, fill: int64 ``[2, E_k]`` of each layer; the padding edges, of the same shapes.
-        most: nodes of each layer without the spare rows.
         padding: edges beyond those of the mean minibatch, as a share of these.
         anchor: on a GPU a graph whose memory pool the steps' graphs share, as one is replayed at a
             time. It lives as long as they might: cuBLAS may still hold a workspace of a pool whose
@@ -90,17 +88,12 @@ class StepInputs:
 
     def has_room(self, batch: MiniBatch) -> bool:
         """Return whether the minibatch is no larger than those for which this was made."""
-        room = self.most, [fill.shape[1] for fill in self.fill]
-        sizes = batch.num_nodes, [block.shape[1] for block in batch.edges]
-        return all(
-            np.less_equal(counts, other).all() for counts, other in zip(sizes, room, strict=True)
-        )
+        room = [*self.most, *(fill.shape[1] for fill in self.fill)]
+        sizes = [*batch.num_nodes, *(block.shape[1] for block in batch.edges)]
+        return bool(np.less_equal(sizes, room).all())
 
     def take(self, x: Tensor, labels: Tensor, batch: MiniBatch) -> None:
-        """Copy a minibatch with its rows and labels into the inputs; all are on the device.
-
-        It must have room (:meth:`has_room`).
-        """
+        """Copy a minibatch that has room, with its rows and labels, all on the device."""
         self.x[: len(x)].copy_(x)
         self.labels[: len(labels)].copy_(labels)
         self.labels[len(labels) :].fill_(_NO_LABEL)
@@ -111,10 +104,9 @@ class StepInputs:
 class CapturedTrainer(Trainer):
     """A :class:`Trainer` whose step is captured by :meth:`capture`, or at its first use.
 
-    It is captured with or without dropout, as the model is set then. The model must support
-    capture: no size may depend on the contents of a minibatch, and rows may interact only along
-    edges. A minibatch that is larger than the measured ones is issued.
-    Without a GPU each step is issued, on inputs of the same sizes.
+    It is captured with or without dropout, as the model is set then. No size in the model may
+    depend on the contents of a minibatch, and rows may interact only along edges. A minibatch that
+    is larger than the measured ones is issued; without a GPU, each, on inputs of the same sizes.
     """
 
     def __init__(
@@ -138,8 +130,7 @@ class CapturedTrainer(Trainer):
 
         Raises:
             WrongStepError: the gradient differs.
-            SystemExit: it cannot be captured. torch may be left in the capture, so other paths of
-                the process get another one.
+            SystemExit: it cannot be captured. torch may be left in the capture.
         """
         source = "largest minibatch of each layer, over the mean"
         yield make.ok("train", "padding", "1", self._inputs.padding, source)
@@ -173,18 +164,17 @@ class CapturedTrainer(Trainer):
         """Capture the step, on a GPU, on the current contents of its inputs; undo its training.
 
         Raises:
-            RuntimeError: an operation cannot be captured. The process should end, as torch may be
-                left in the capture.
+            RuntimeError: an operation cannot be captured.
         """
         if self.device.type != "cuda":
             return
         weights = [weight.detach().clone() for weight in self._weights]
         side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(self.device))
+        current = torch.cuda.current_stream(self.device)
+        side.wait_stream(current)
         with torch.cuda.stream(side):
             for _ in range(_WARM_UP_STEPS):
                 self._issue()
-        current = torch.cuda.current_stream(self.device)
         current.wait_stream(side)
         with torch.no_grad():
             for weight, before in zip(self._weights, weights, strict=True):
@@ -194,9 +184,9 @@ class CapturedTrainer(Trainer):
                     moment.zero_()
                     moment.record_stream(current)  # replays use memory allocated on the side stream
         self.optimiser.zero_grad(set_to_none=True)
-        graph = torch.cuda.CUDAGraph()
-        assert self._inputs.anchor is not None
-        pool, collects = self._inputs.anchor.pool(), gc.isenabled()
+        graph, anchor = torch.cuda.CUDAGraph(), self._inputs.anchor
+        assert anchor is not None
+        pool, collects = anchor.pool(), gc.isenabled()
         gc.collect()  # finalizers make calls that a capture forbids
         gc.disable()
         try:
@@ -216,14 +206,14 @@ class CapturedTrainer(Trainer):
 def difference(trainer: CapturedTrainer, x: Tensor, batch: MiniBatch) -> float:
     """Return how much a captured step's gradient differs from the issued one's, as a share of it.
 
-    It uses copies that are thrown away, without dropout, which draws by the shapes.
+    It uses copies, without dropout, which draws by the shapes.
 
     Raises:
         WrongStepError: too far.
     """
     gradients = []
-    model = copy.deepcopy(trainer.model)
-    for spare in (Trainer(model, trainer.labels, trainer.device), trainer.spare()):
+    issuing = Trainer(copy.deepcopy(trainer.model), trainer.labels, trainer.device)
+    for spare in (issuing, trainer.spare()):
         spare.model.eval()
         spare.train(x, batch)
         found = [parameter.grad for parameter in spare.model.parameters()]

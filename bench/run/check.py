@@ -8,17 +8,15 @@ the last epoch the path is checked once more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from gatherbench.bench.run.group import ALONE, Alone
-from gatherbench.bench.run.loop import Steps, Watch, run_epoch
+from gatherbench.bench.run.loop import Watch
 from gatherbench.bench.run.part import CHECK_STAGE
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -26,7 +24,7 @@ from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, not_plain
-from gatherbench.strategies.bounds import ready_ids, writes_rows
+from gatherbench.strategies.bounds import ready_ids
 
 #: Why `no_fetch` has no score: it trains on rows that do not belong to the minibatch.
 NO_SCORE = "not_applicable: no_fetch trains on the same rows, whatever it is asked for"
@@ -98,7 +96,7 @@ class _KeptRows(NamedTuple):
     rows: Tensor
 
 
-class RowChecker:
+class RowChecker(Watch):
     """Compares the rows that the loop trains on with the table ``[N, D]``, bit for bit.
 
     Rows are copied alternately before their step, when a path may have handed them out too early,
@@ -108,18 +106,24 @@ class RowChecker:
     Args:
         device: where the rows have to be.
         no_fetch: the path fetches nothing, so its rows must not depend on the ids.
+
+    Attributes:
+        rows: the number of rows that have been compared so far.
     """
 
     def __init__(self, table: Tensor, device: torch.device, *, no_fetch: bool = False) -> None:
-        self.rows, self.no_fetch = 0, no_fetch  # compared so far
-        self.device, self.draw, self._table = device, Random(), table
-        #: The most bytes of rows that are kept for a later comparison.
-        self.kept_bytes = min(_KEPT_BYTES, int(_KEPT_SHARE * available_bytes()))
+        self.rows, self.no_fetch, self.draw = 0, no_fetch, Random()
+        self._table, self._device = table, device
+        self._most_kept = min(_KEPT_BYTES, int(_KEPT_SHARE * available_bytes()))
 
-    def everything(self, when: str, first: Callable[[], None] | None = None) -> EpochCheck:
-        """Watch all rows of every minibatch; the block ends with the comparison.
+    @contextmanager
+    def watching(
+        self, when: str, few_of: int | None = None, first: Callable[[], None] | None = None
+    ) -> Iterator[Self]:
+        """Keep rows of one epoch, and compare them at its end, or before if memory is short.
 
         Args:
+            few_of: check a few rows of some of so many minibatches; by default all rows of each.
             first: called once rows have been fetched, and before any is compared: comparing reads
                 the table, through the page cache if it is in a file.
 
@@ -127,18 +131,55 @@ class RowChecker:
             WrongRowsError: on leaving the block; it gives ``when``, and the minibatch, the row
                 and the column of the first difference.
         """
-        return EpochCheck(self, when, first)
+        self._when, self._first, self._chosen = when, first, None
+        if few_of is not None:
+            self._chosen = self.draw.sample(range(few_of), min(SPOT_BATCHES, few_of))
+        self._begin, self._kept = self.draw.randrange(2), list[_KeptRows]()
+        #: The rows of a minibatch that are checked, and their ids before a path had them.
+        self._handed: dict[int, tuple[range, Tensor]] = {}
+        yield self
+        self._compare_kept()
 
-    def spots(self, batches: int, when: str, first: Callable[[], None] | None = None) -> EpochCheck:
-        """Do as :meth:`everything`, for a few rows of some of so many minibatches."""
-        drawn = self.draw.sample(range(batches), min(SPOT_BATCHES, batches))
-        return EpochCheck(self, when, first, frozenset(drawn), SPOT_ROWS)
+    def handed(self, number: int, ids: Tensor) -> None:
+        if self._chosen is None or number in self._chosen:
+            stride = 1 if self._chosen is None else max(1, len(ids) // SPOT_ROWS)
+            numbers = range(self.draw.randrange(stride), len(ids), stride)
+            self._handed[number] = numbers, ids[numbers.start :: stride].clone()
 
-    def compare(self, seen: _KeptRows) -> None:
-        """
-        Raises:
-            WrongRowsError: these rows differ from the table's.
-        """
+    def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
+        if (why := not_plain(x)) is not None:
+            raise WrongRowsError(f"minibatch {number}, {self._when}: {why}")
+        handed = self._handed.pop(number, None)
+        return nullcontext() if handed is None else self._keep(number, ids, x, *handed)
+
+    @contextmanager
+    def _keep(
+        self, number: int, ids: Tensor, x: Tensor, numbers: range, before: Tensor
+    ) -> Iterator[None]:
+        if x.device.type != self._device.type:
+            raise WrongRowsError(f"minibatch {number} lies on {x.device}, not {self._device}")
+        late = (self._begin + number) % 2
+        if late:
+            yield
+        left = ids[numbers.start :: numbers.step].clone()
+        copy = x[numbers.start :: numbers.step].clone(memory_format=torch.contiguous_format)
+        where = f"minibatch {number}, {self._when}"
+        self._kept.append(_KeptRows(where, numbers, before, left, copy))
+        if not late:
+            del x  # the step frees it, as without a check
+            yield
+        if sum(seen.rows.nbytes for seen in self._kept) > self._most_kept:
+            self._compare_kept()
+
+    def _compare_kept(self) -> None:
+        if self._first is not None:
+            self._first()
+            self._first = None
+        for seen in self._kept:
+            self._compare(seen)
+        self._kept.clear()
+
+    def _compare(self, seen: _KeptRows) -> None:
         where, rows, table, ids = seen.where, seen.rows.cpu(), self._table, seen.ids.cpu()
         if not torch.equal(seen.left.cpu(), ids):
             raise WrongRowsError(f"{where}: the path changed the ids that it was handed")
@@ -154,72 +195,6 @@ class RowChecker:
             difference = same_bytes(rows, reference_gather(table, ids), seen.numbers)
             raise WrongRowsError(f"{where}: {difference}")
         self.rows += len(ids)
-
-
-@dataclass
-class EpochCheck(Watch):
-    """Keeps rows of one epoch, and compares them at its end, or before if memory is short.
-
-    It keeps rows of every minibatch, or of the ``chosen`` ones, about ``rows`` of each (``None``:
-    all).
-    """
-
-    checker: RowChecker
-    when: str
-    first: Callable[[], None] | None = None
-    chosen: frozenset[int] | None = None
-    rows: int | None = None
-
-    def __enter__(self) -> Self:
-        self._kept, self._begin = list[_KeptRows](), self.checker.draw.randrange(2)
-        #: The rows of a minibatch that are checked, and their ids before a path had them.
-        self._handed: dict[int, tuple[range, Tensor]] = {}
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.compare()
-
-    def handed(self, number: int, ids: Tensor) -> None:
-        if self.chosen is None or number in self.chosen:
-            stride = max(1, len(ids) // self.rows) if self.rows else 1
-            numbers = range(self.checker.draw.randrange(stride), len(ids), stride)
-            self._handed[number] = numbers, ids[numbers.start :: stride].clone()
-
-    def looked_at(self, number: int, ids: Tensor, x: Tensor) -> AbstractContextManager[object]:
-        if (why := not_plain(x)) is not None:
-            raise WrongRowsError(f"minibatch {number}, {self.when}: {why}")
-        handed = self._handed.pop(number, None)
-        return nullcontext() if handed is None else self._keep(number, ids, x, *handed)
-
-    @contextmanager
-    def _keep(
-        self, number: int, ids: Tensor, x: Tensor, numbers: range, before: Tensor
-    ) -> Iterator[None]:
-        device = self.checker.device
-        if x.device.type != device.type:
-            raise WrongRowsError(f"minibatch {number} lies on {x.device}, not {device}")
-        late = (self._begin + number) % 2
-        if late:
-            yield
-        left = ids[numbers.start :: numbers.step].clone()
-        copy = x[numbers.start :: numbers.step].clone(memory_format=torch.contiguous_format)
-        where = f"minibatch {number}, {self.when}"
-        self._kept.append(_KeptRows(where, numbers, before, left, copy))
-        if not late:
-            del x  # the step frees it, as without a check
-            yield
-        if sum(seen.rows.nbytes for seen in self._kept) > self.checker.kept_bytes:
-            self.compare()
-
-    def compare(self) -> None:
-        """Compare all rows that were kept."""
-        if self.first is not None:
-            self.first()
-            self.first = None
-        for seen in self._kept:
-            self.checker.compare(seen)
-        self._kept.clear()
 
 
 class StaysOnHost:
@@ -255,41 +230,11 @@ class StaysOnHost:
         return make.ok(CHECK_STAGE, "gpu_memory_growth", "B", grown, source)
 
 
-class _Untrained:
+class Untrained:
     """Steps that train nothing."""
 
     def step(self, _x: Tensor, _batch: MiniBatch) -> Tensor:
         return torch.zeros(())
-
-
-def check_rows(
-    fetcher: Fetcher,
-    compared: AbstractContextManager[Watch],
-    batches: Iterable[MiniBatch],
-    steps: Steps | None = None,
-    group: Alone = ALONE,
-) -> int:
-    """Fetch ``batches`` by the loop, have their rows ``compared``, and return how many there are.
-
-    As many are in flight as in an epoch, so that buffers are reused as there while ``steps`` run.
-    The ranks of ``group`` begin together: an early one would bring pages into memory while
-    another still drops them.
-
-    Raises:
-        WrongRowsError: see :meth:`RowChecker.everything`.
-    """
-    with compared as watch:
-        return len(run_epoch(batches, fetcher, steps or _Untrained(), watch, group).losses)
-
-
-def check_ready(fetcher: Fetcher, ids: Tensor) -> None:
-    """Check that no_fetch hands out the same rows: fetch ``ids`` of a minibatch twice.
-
-    Raises:
-        WrongRowsError: a fetch writes them.
-    """
-    if writes_rows(fetcher, fetcher.to_fetch_device(ids)):
-        raise WrongRowsError("no_fetch must fetch nothing, but a fetch of it writes rows")
 
 
 def residency_row(fetcher: Fetcher, make: RowMaker, cached: Reason | None = None) -> Row:

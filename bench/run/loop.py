@@ -9,7 +9,7 @@ epoch; on the host, the clock is read.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -42,8 +42,7 @@ UNWATCHED = Watch()
 
 
 class Steps(Protocol):
-    """The trainer of the loop: :class:`gatherbench.bench.run.models.Trainer`, or a stand-in in
-    tests."""
+    """What trains: :class:`gatherbench.bench.run.models.Trainer`, or a stand-in in tests."""
 
     def step(self, x: Tensor, batch: MiniBatch) -> Tensor: ...
 
@@ -58,8 +57,6 @@ class EpochTimes:
             training waited for rows: for an overlapped strategy less than the fetch itself took.
             If several processes train together, also the parts of ``train`` that
             :meth:`~gatherbench.bench.run.group.Alone.end_epoch` returns.
-        host_s: the host's time within the stages; ``wall_s - host_s`` of a host epoch is the
-            loop's own cost.
         losses: of each minibatch.
         payload_rows: feature rows that were fetched.
         issue_s: stage → the host's time to issue it, if a device runs the stages; else empty.
@@ -69,7 +66,6 @@ class EpochTimes:
 
     wall_s: float
     stages: dict[str, list[float]]
-    host_s: float
     losses: list[float]
     payload_rows: int
     issue_s: dict[str, float] = field(default_factory=dict)
@@ -83,9 +79,8 @@ class HostClock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {stage: [] for stage in STAGES}
-        self.host_s = 0.0
         #: The host's time to issue a stage that the device runs, s.
-        self.issued: dict[str, float] = {}
+        self.issued = defaultdict[str, float](float)
 
     @contextmanager
     def stage(self, name: str, batch: int) -> Iterator[None]:
@@ -99,7 +94,6 @@ class HostClock:
             values.append(seconds)
         else:
             values[batch] += seconds
-        self.host_s += seconds
 
     def finish(self) -> dict[str, list[float]]:
         """Return all stage times, once the epoch's work is done."""
@@ -128,9 +122,7 @@ class CudaClock(HostClock):
         begin.record()
         yield
         end.record()
-        host_s = time.perf_counter() - host_begin
-        self.host_s += host_s
-        self.issued[name] = self.issued.get(name, 0.0) + host_s
+        self.issued[name] += time.perf_counter() - host_begin
         self._events.append((name, batch, begin, end))
 
     def _event(self) -> torch.cuda.Event:
@@ -138,12 +130,9 @@ class CudaClock(HostClock):
 
     def finish(self) -> dict[str, list[float]]:
         torch.cuda.synchronize()
-        host_s = self.host_s
         for name, batch, begin, end in self._events:
             self.add(name, batch, begin.elapsed_time(end) / 1e3)
             self._spare.extend((begin, end))
-        self._events.clear()
-        self.host_s = host_s
         return self.seconds
 
 
@@ -217,8 +206,8 @@ def run_epoch(
     fetcher.check_fetched()
     stages = {**clock.finish(), **group.end_epoch()}
     values = torch.stack(losses).tolist() if losses else []  # one copy for all
-    times = ended - epoch_begin, stages, clock.host_s, values, rows
-    return EpochTimes(*times, clock.issued, ended - issued)
+    wall_s, drain_s = ended - epoch_begin, ended - issued
+    return EpochTimes(wall_s, stages, values, rows, clock.issued, drain_s)
 
 
 def _begin(fetcher: Fetcher, group: Alone) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -26,15 +26,15 @@ from gatherbench.bench.run.check import (
     NO_SCORE,
     RowChecker,
     StaysOnHost,
+    Untrained,
     WrongRowsError,
-    check_ready,
-    check_rows,
     residency_row,
     threads_kept,
 )
 from gatherbench.bench.run.counting import Counts, constant_rows
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.loop import (
+    STAGES,
     UNWATCHED,
     CudaClock,
     EpochTimes,
@@ -47,7 +47,6 @@ from gatherbench.bench.run.part import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.rows import SET, Row, RowMaker
 from gatherbench.bench.run.session import Session
 from gatherbench.bench.run.table import dropped
-from gatherbench.bench.run.tuned import tuned_once
 from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of, row_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -55,6 +54,7 @@ from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.kernels.reference import reference_gather
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import COUNTS, SetupStep
+from gatherbench.strategies.bounds import writes_rows
 from gatherbench.strategies.places import reads_managed
 from gatherbench.strategies.registry import build
 
@@ -70,10 +70,6 @@ _LATENCY = (
 class MeasuredCase(ExitStack):
     """A case in three phases: it opens and warms up, has its epochs one by one, and ends.
 
-    Args:
-        job: the case. out: the part that gets its rows.
-        session: shared by the cases of the process.
-
     If other paths are open in the process (a job that is not ``alone``), anything that would
     affect them, or that they would affect, is omitted. Before timing and in the warm-up all
     rows are compared in the first repeat of a path, and in a case alone; else a few, as in epochs.
@@ -88,7 +84,7 @@ class MeasuredCase(ExitStack):
     def __init__(self, job: Job, out: PartWriter, session: Session) -> None:
         super().__init__()
         self.job, self._out, self._session = job, out, session
-        self._device, self._make = session.device, job.rows
+        self._device, self._make, self._ok = session.device, job.rows, job.rows.ok
         self.strategy = build(job.case.strategy, job.case.params)
         self._epochs = 0
         #: Restores the state that is scored in the end.
@@ -133,51 +129,49 @@ class MeasuredCase(ExitStack):
 
     @threads_kept("open")
     def _open(self) -> str | None:
-        session, strategy, plan = self._session, self.strategy, self.job.measure
+        session, strategy, job, out = self._session, self.strategy, self.job, self._out
         if (skipped := self._skip_of_any_rank(self.refused())) is not None:
             return skipped
-        loaded = session.table(strategy)
+        table = session.table(strategy)
         # Again: the table has taken memory.
-        again = strategy.skip(self._device, loaded.features.nbytes)
-        if (skipped := self._skip_of_any_rank(again)) is not None:
-            return skipped
-        if "partitions" in session.known.missing(strategy.needs):
+        reason = strategy.skip(self._device, table.features.nbytes)
+        if reason is None and "partitions" in session.known.missing(strategy.needs):
             remedy = "take a sampler that keeps to some: docs/guide.md, Tables on disk"
-            return str(unsupported("minibatches keep to no partitions", remedy))
+            reason = unsupported("minibatches keep to no partitions", remedy)
+        if (skipped := self._skip_of_any_rank(reason)) is not None:
+            return skipped
         known = session.known.limited_to(strategy.needs)
-        self._truth, self._file = loaded.truth, known.file
+        self._truth, self._file = table.truth, known.file
         cached = dropped(self._file)
         managed = reads_managed(strategy)
-        self._stays = StaysOnHost(self._device, loaded.features.nbytes) if managed else None
+        self._stays = StaysOnHost(self._device, table.features.nbytes) if managed else None
         begin = time.perf_counter()
-        self.fetcher = self.enter_context(strategy.open(loaded.features, self._device, known))
-        open_s, where = time.perf_counter() - begin, f"{CLOCK}; {loaded.where}"
-        ok = partial(self._make.ok, "setup")
-        self._out.row(ok("table_load_time", "s", loaded.load_s, where))
-        self._out.row(ok("open_time", "s", open_s, CLOCK))
-        self._out.row(ok("table", "B", loaded.features.nbytes, "tensor.nbytes"))
-        self._out.row(binding_row(session.binding, self._make))
+        self.fetcher = self.enter_context(strategy.open(table.features, self._device, known))
+        open_s = time.perf_counter() - begin
+        where = f"{CLOCK}; {table.where}"
+        out.row(self._ok("setup", "table_load_time", "s", table.load_s, where))
+        out.row(self._ok("setup", "open_time", "s", open_s, CLOCK))
+        out.row(self._ok("setup", "table", "B", table.features.nbytes, "tensor.nbytes"))
+        out.row(binding_row(session.binding, self._make))
         self._steps = [*self.fetcher.setup]
         self._write_setup(self._steps)
-        no_fetch = strategy.role == "no_fetch"
-        self._checker = RowChecker(self._truth, self._device, no_fetch=no_fetch)
-        everything = self.job.alone or (self.job.first and not self.job.start)
-        typical = self._look_first(cached, everything=everything)
+        everything = job.alone or (job.first and not job.start)
+        typical = self._check_first(cached, everything=everything)
         self._counts = Counts([])
-        if self.job.first:  # whose rows say what the path declares
-            self._counts = Counts.of(self.job)
-            self._counts.require(self.job)
-            spec = session.dataset.spec
-            self._out.rows(constant_rows(self.job, strategy, spec, known))
+        if job.first:  # whose rows say what the path declares
+            self._counts = Counts.of(job)
+            self._counts.require(job)
+            out.rows(constant_rows(job, strategy, session.dataset.spec, known))
         self.trainer = session.trainer()
         self.callback(self.trainer.around.close)
         self._warm_up(typical, everything=everything)
         self._begin = self.trainer.kept()
         # What is scored between epochs takes energy, too.
-        metered = not plan.eval_every_epoch and (self.job.alone or plan.energy)
-        self._energy = EnergyBlock(session.gpu if metered else None, run_on=plan.energy)
+        metered = not job.measure.eval_every_epoch and (job.alone or job.measure.energy)
+        gpu = session.gpu if metered else None
+        self._energy = EnergyBlock(gpu, run_on=job.measure.energy)
         self._window = self.enter_context(ExitStack())
-        if self.job.alone:
+        if job.alone:
             self._window.enter_context(self._energy)
         return None
 
@@ -192,41 +186,48 @@ class MeasuredCase(ExitStack):
             if step.value is None:
                 self._out.row(self._make.missing(*columns, step.source, step.reason))
             else:
-                self._out.row(self._make.ok(*columns, step.value, step.source))
+                self._out.row(self._ok(*columns, step.value, step.source))
 
-    def _look_first(self, cached: Reason | None, *, everything: bool) -> MiniBatch:
+    def _check_first(self, cached: Reason | None, *, everything: bool) -> MiniBatch:
         """Compare rows until each buffer has been used again, and see where the table lies.
+
+        As many are in flight as in an epoch. Ranks begin together: an early one would bring pages
+        into memory while another still drops them.
 
         Returns:
             The first of the minibatches.
         """
-        fetcher, checker = self.fetcher, self._checker
+        fetcher, no_fetch = self.fetcher, self.strategy.role == "no_fetch"
+        self._checker = RowChecker(self._truth, self._device, no_fetch=no_fetch)
         batches = list(itertools.islice(self._session.epochs.warm_up(0), fetcher.lookahead + 2))
 
         def residency() -> None:
             if self._device.type == "cuda" or fetcher.residency():
                 self._out.row(residency_row(fetcher, self._make, cached))
 
-        compared = self._compared("before timing", len(batches), everything, residency)
-        checked = check_rows(fetcher, compared, batches, group=self._session.group)
-        if checker.no_fetch:
-            check_ready(fetcher, batches[0].input_ids)
-        self._out.row(self._make.ok(CHECK_STAGE, "batches", "1", checked, COMPARED))
+        few_of = None if everything else len(batches)
+        with self._checker.watching("before timing", few_of, residency) as watch:
+            checked = run_epoch(batches, fetcher, Untrained(), watch, self._session.group).losses
+        if no_fetch and writes_rows(fetcher, fetcher.to_fetch_device(batches[0].input_ids)):
+            raise WrongRowsError("no_fetch must fetch nothing, but a fetch of it writes rows")
+        self._out.row(self._ok(CHECK_STAGE, "batches", "1", len(checked), COMPARED))
         return batches[0]
 
     def _warm_up(self, typical: MiniBatch, *, everything: bool) -> None:
-        """Run the epochs before the measured ones, and compare all of their rows, or a few.
+        """Check the step and tune the path on a minibatch; run the epochs before the measured ones.
 
-        Args:
-            typical: a minibatch for checks of the step, and for a path that tunes itself beside it.
+        In these, all rows are compared, or a few.
         """
-        session, epochs = self._session, self._session.epochs
-        self._out.rows(session.group.rows(self._make))
-        tuned = self._beside_training(typical)
+        session, epochs, out = self._session, self._session.epochs, self._out
+        out.rows(session.group.rows(self._make))
+        fetched = partial(self._fetched, typical)
+        out.rows(self.trainer.ready(self._make, fetched, session.model, first=self.job.first))
+        tuned = self._tuned(typical) if self.fetcher.tunable else []
         self._steps += tuned
         self._write_setup(tuned)
+        few_of = None if everything else epochs.batches
         for number in range(self.job.measure.warmup_epochs):
-            with self._compared("in the warm-up", epochs.batches, everything) as watch:
+            with self._checker.watching("in the warm-up", few_of) as watch:
                 self._epoch(epochs.warm_up(number), watch)
 
     def _fetched(self, batch: MiniBatch) -> tuple[Tensor, MiniBatch]:
@@ -234,33 +235,18 @@ class MeasuredCase(ExitStack):
         x = reference_gather(self._truth, batch.input_ids.cpu()).to(self._device)
         return x, to_device(batch, self._device)
 
-    def _beside_training(self, typical: MiniBatch) -> list[SetupStep]:
-        """Check the step; tune the path's choices while a copy trains; return what that found."""
-        fetcher, session, device = self.fetcher, self._session, self._device
-        fetched = partial(self._fetched, typical)
-        ready = self.trainer.ready(self._make, fetched, session.model, first=self.job.first)
-        self._out.rows(ready)
-        if not fetcher.tunable:
-            return []
-        x, batch = fetched()
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    def _tuned(self, typical: MiniBatch) -> list[SetupStep]:
+        """Tune the path's choices while a copy of the model trains; return what that found."""
+        x, batch = self._fetched(typical)
 
-            def tune() -> list[SetupStep]:
-                spare = self.trainer.spare()
-                spare.step(x, batch)  # a first step has work of its own, such as to capture
-                ids = fetcher.to_fetch_device(typical.input_ids)
-                return fetcher.tune(ids, lambda: spare.step(x, batch))
+        def tune() -> list[SetupStep]:
+            spare = self.trainer.spare()
+            spare.step(x, batch)  # a first step has work of its own, such as to capture
+            ids = self.fetcher.to_fetch_device(typical.input_ids)
+            return self.fetcher.tune(ids, lambda: spare.step(x, batch))
 
-            return tuned_once(fetcher, self.job, session.group, tune)
-
-    def _compared(
-        self, when: str, batches: int, everything: bool, first: Callable[[], None] | None = None
-    ) -> AbstractContextManager[Watch]:
-        """Watch all rows of so many minibatches, or a few."""
-        checker = self._checker
-        return (
-            checker.everything(when, first) if everything else checker.spots(batches, when, first)
-        )
+        with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
+            return self._session.tuned(self.fetcher, tune)
 
     def _epoch(self, batches: Iterator[MiniBatch], watch: Watch = UNWATCHED) -> EpochTimes:
         return run_epoch(batches, self.fetcher, self.trainer, watch, self._session.group)
@@ -287,14 +273,14 @@ class MeasuredCase(ExitStack):
         case, out, epochs = self.job.case, self._out, self._session.epochs
         recorder = self._session.recorder
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
-        spots = self._checker.spots(epochs.batches, f"in epoch {number}")
+        spots = self._checker.watching(f"in epoch {number}", epochs.batches)
         batches = epochs.measured(chosen)
         epochs.waited_s()  # discards the waits of epochs that are not measured
         self.trainer.around.counts()
         with spots as watch, recorder:
             times = self._epoch(batches, watch)
         source = "which epoch of the workload its minibatches were drawn for"
-        out.row(self._make.ok(*SET, chosen, source, number))
+        out.row(self._ok(*SET, chosen, source, number))
         out.rows(self._time_rows(times, number))
         out.rows(self._counts.rows(self.job, chosen, number))
         for stage, seconds in times.stages.items():
@@ -306,14 +292,13 @@ class MeasuredCase(ExitStack):
                 out.series(case, number, reading.metric, reading.unit, reading.series)
 
     def _time_rows(self, times: EpochTimes, epoch: int) -> Iterator[Row]:
-        ok, on_gpu = partial(self._make.ok, epoch=epoch), self._device.type == "cuda"
-        epochs, batches = self._session.epochs, len(times.losses)
+        ok, on_gpu = partial(self._ok, epoch=epoch), self._device.type == "cuda"
+        epochs, batches, no_fetch = self._session.epochs, len(times.losses), self._checker.no_fetch
         yield ok("epoch", "wall_time", "s", times.wall_s, CLOCK)
         clock = (CudaClock if on_gpu else HostClock).source
         for stage, seconds in times.stages.items():
             yield ok(stage, "wall_time", "s", sum(seconds), clock)
         yield ok("epoch", "minibatches", "1", batches, "count")
-        no_fetch = self._checker.no_fetch
         payload = 0 if no_fetch else times.payload_rows * epochs.dataset.spec.row_bytes
         yield ok("fetch", "payload", "B", payload, "rows fetched × bytes of a row")
         loss, source = ("train", "loss", "1"), "mean cross entropy of the minibatches"
@@ -329,9 +314,9 @@ class MeasuredCase(ExitStack):
             source = f"{CLOCK}, the synchronisation that ends the epoch"
             yield ok("host", "drain", "s", times.drain_s, source)
         else:
-            overhead = (times.wall_s - times.host_s) / batches
+            overhead_s = times.wall_s - sum(sum(times.stages[stage]) for stage in STAGES)
             source = "epoch wall time less its stages, per minibatch"
-            yield ok("harness", "overhead", "s", overhead, source)
+            yield ok("harness", "overhead", "s", overhead_s / batches, source)
 
     def _path_rows(
         self, before: Mapping[str, float], slow: NDArray[np.int64] | None, epoch: int
@@ -339,15 +324,15 @@ class MeasuredCase(ExitStack):
         """Yield the counts of path and step in an epoch that began with ``before`` and ``slow``."""
         for name, count in self.fetcher.counts().items():
             unit, source = COUNTS[name]
-            yield self._make.ok("fetch", name, unit, count - before[name], source, epoch)
+            yield self._ok("fetch", name, unit, count - before[name], source, epoch)
         around = self.trainer.around
         for name, count in around.counts().items():
             unit, source = around.columns[name]
-            yield self._make.ok("around_step", name, unit, count, source, epoch)
+            yield self._ok("around_step", name, unit, count, source, epoch)
         after = self.fetcher.latencies()
         if slow is not None and after is not None:
             for metric, seconds in latencies_of(after - slow):
-                yield self._make.ok("fetch", metric, "s", seconds, _LATENCY, epoch)
+                yield self._ok("fetch", metric, "s", seconds, _LATENCY, epoch)
 
     @threads_kept("finish")
     def finish(self) -> None:
@@ -356,31 +341,31 @@ class MeasuredCase(ExitStack):
         The model is that of the warm-up and the last set, or of all epochs if each continues from
         the one before. A model with fewer epochs than the others' has no score.
         """
-        plan, out, session = self.job.measure, self._out, self._session
+        job, plan, out, session = self.job, self.job.measure, self._out, self._session
         self._window.close()
         if self._epochs == plan.epochs:
             if self._trained is not None:
                 self._trained()
             self._score(-1)
-        epochs = session.epochs
-        compared = self._compared("after the last epoch", len(epochs.first), self.job.alone)
-        check_rows(self.fetcher, compared, epochs.first, self.trainer, session.group)
+        first, few_of = session.epochs.first, None if job.alone else len(session.epochs.first)
+        with self._checker.watching("after the last epoch", few_of) as watch:
+            run_epoch(first, self.fetcher, self.trainer, watch, session.group)
         self._write_setup(step for step in self.fetcher.setup if step not in self._steps)
         if self._stays is not None:
             out.row(self._stays.row(self._make))
-        if plan.peak and self.job.first:
-            step = partial(self.trainer.step, *self._fetched(epochs.first[0]))
+        if plan.peak and job.first:
+            step = partial(self.trainer.step, *self._fetched(first[0]))
             peak, source = peak_of(step, self._device)
-            out.row(self._make.ok("train", "peak", "B", peak, source))
-        if not self.job.alone:
+            out.row(self._ok("train", "peak", "B", peak, source))
+        if not job.alone:
             with self._energy:  # the measured epochs alternated with those of others
                 pass
-        further, gathered = lambda: self._epoch(epochs.further()), session.group.gathered
+        further, gathered = lambda: self._epoch(session.epochs.further()), session.group.gathered
         out.rows(self._energy.rows(plan.epochs, further, self._make, gathered))
-        out.row(self._make.ok(CHECK_STAGE, "rows", "1", self._checker.rows, COMPARED))
+        out.row(self._ok(CHECK_STAGE, "rows", "1", self.compared, COMPARED))
         self.close()
         file = self._file if session.group.world == 1 else None
-        out.rows(disk_roof(file, self._make, self.job.case.repeat))
+        out.rows(disk_roof(file, self._make, job.case.repeat))
 
     def _score(self, epoch: int) -> None:
         """Write the share of test nodes, drawn from the seed, that the model classifies correctly.
@@ -400,7 +385,7 @@ class MeasuredCase(ExitStack):
             right += self.trainer.correct(*self._fetched(self._session.epochs.typed(batch)))
             seen += of_batch.numel()
         source = f"{seen} test nodes"
-        self._out.row(self._make.ok("eval", "test_accuracy", "1", right / seen, source, epoch))
+        self._out.row(self._ok("eval", "test_accuracy", "1", right / seen, source, epoch))
 
 
 def latencies_of(counted: NDArray[np.int64]) -> Iterator[tuple[str, float]]:

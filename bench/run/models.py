@@ -44,11 +44,7 @@ Fetched: TypeAlias = Callable[[], tuple[Tensor, MiniBatch]]
 
 
 class BlockGNN(nn.Module):
-    """A stack of bipartite PyG convolutions over the blocks of a minibatch.
-
-    Args:
-        convs: one layer each, input layer first; called as ``conv((x_source, x_target), edges)``.
-    """
+    """A stack of bipartite PyG convolutions, ``conv((x_source, x_target), edges)``, input first."""
 
     def __init__(self, convs: list[nn.Module]) -> None:
         super().__init__()
@@ -82,7 +78,7 @@ class RowMLP(nn.Module):
         self.layers = nn.Sequential(*layers[:-1])
 
     def forward(self, x: Tensor, batch: MiniBatch) -> Tensor:
-        """Logits ``[S, classes]`` of the seeds from the fetched rows ``x`` ``[B, D]``."""
+        """Logits as of :meth:`BlockGNN.forward`."""
         logits: Tensor = self.layers(x[: batch.num_nodes[0]])
         return logits
 
@@ -164,12 +160,9 @@ class Trainer:
 
     def adam(self, *, capturable: bool = False) -> torch.optim.Adam:
         """Return the optimiser: on a GPU one launch for all parameters, by default a dozen."""
-        fused = self.device.type == "cuda" and all(
-            weight.is_floating_point() for weight in self._weights
-        )
-        return torch.optim.Adam(
-            self._weights, lr=LEARNING_RATE, fused=fused or None, capturable=capturable
-        )
+        floating = all(weight.is_floating_point() for weight in self._weights)
+        fused = (self.device.type == "cuda" and floating) or None
+        return torch.optim.Adam(self._weights, lr=LEARNING_RATE, fused=fused, capturable=capturable)
 
     def spare(self) -> Trainer:
         """Return another that trains a copy of the model, for steps whose effect is discarded."""
@@ -265,9 +258,7 @@ def to_device(batch: MiniBatch, device: torch.device) -> MiniBatch:
 def gradient_row(
     make: RowMaker, trainer: Trainer, plain: nn.Module, x: Tensor, batch: MiniBatch
 ) -> Row:
-    """Check that the gradients of a step equal those of a step without a context.
-
-    Both are made by copies of the model that are thrown away.
+    """Check by copies that the gradients of a step equal those of a step without a context.
 
     Args:
         plain: a model as the trainer's was before the context was added.
@@ -276,27 +267,23 @@ def gradient_row(
     Raises:
         WrongStepError: a gradient differs in a bit.
     """
-    device = trainer.device
+    columns = (CHECK_STAGE, "gradients", "1")
+    if trainer.device.type == "cuda":
+        return make.missing(*columns, _SAME, _ANY_ORDER)
 
-    def gradients(model: nn.Module, around: StepContext) -> list[Tensor | None]:
-        spare = type(trainer)(model, trainer.labels, device, around=around)
+    def gradients(model: nn.Module, around: StepContext) -> list[bytes | None]:
+        spare = type(trainer)(model, trainer.labels, trainer.device, around=around)
         torch.manual_seed(0)
         spare.step(x, batch)
-        return [parameter.grad for parameter in spare.model.parameters()]
+        found = [parameter.grad for parameter in spare.model.parameters()]
+        return [None if one is None else one.numpy().tobytes() for one in found]
 
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        gradients_around = gradients(copy.deepcopy(trainer.model), trainer.around)
+    with torch.random.fork_rng([]):
+        around = gradients(copy.deepcopy(trainer.model), trainer.around)
         plain.load_state_dict(trainer.model.state_dict())
         wanted = gradients(plain, NOTHING_AROUND)
     trainer.around.counts()  # discards those of the check
-    columns = (CHECK_STAGE, "gradients", "1")
-    if device.type == "cuda":
-        return make.missing(*columns, _SAME, _ANY_ORDER)
-    for number, (gradient, other) in enumerate(zip(gradients_around, wanted, strict=True)):
-        if _bits(gradient) != _bits(other):
+    for number, (gradient, other) in enumerate(zip(around, wanted, strict=True)):
+        if gradient != other:
             raise WrongStepError(f"the gradient of parameter {number} is another one")
-    return make.ok(*columns, len(gradients_around), _SAME)
-
-
-def _bits(gradient: Tensor | None) -> bytes | None:
-    return None if gradient is None else gradient.numpy().tobytes()
+    return make.ok(*columns, len(wanted), _SAME)

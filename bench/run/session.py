@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from gatherbench.bench.machine.numa import Binding, bind_case
@@ -16,6 +18,7 @@ from gatherbench.bench.meters.base import Recorder
 from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.plan.doors import AroundStep, opened
+from gatherbench.bench.run import table as tables
 from gatherbench.bench.run.captured import CapturedTrainer, StepInputs
 from gatherbench.bench.run.counting import Counts
 from gatherbench.bench.run.epoch_minibatches import Epochs
@@ -23,21 +26,18 @@ from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.models import Trainer, build_model
 from gatherbench.bench.run.sensor_check import gpu_under_test
-from gatherbench.bench.run.table import (
-    Table,
-    TableKind,
-    file_of,
-    load_table,
-    table_kind,
-    table_refusal,
-)
+from gatherbench.bench.run.store import write_atomically
 from gatherbench.bench.sampling.epoch import knowledge_of
 from gatherbench.bench.sampling.splitmix import derive
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
+from gatherbench.outside import read_bytes
 from gatherbench.reason import Reason
-from gatherbench.strategies.base import Strategy
+from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
 from gatherbench.strategies.knowledge import Knowledge, Ranks
+
+#: The file of tuned choices: steps by machine, commit, workload and question.
+_TUNED = TypeAdapter(dict[str, list[SetupStep]])
 
 
 class Session:
@@ -49,7 +49,7 @@ class Session:
         group: the processes that train together, of which this is one.
     """
 
-    def __init__(self, job: Job, table: Table | None = None, group: Alone = ALONE) -> None:
+    def __init__(self, job: Job, table: tables.Table | None = None, group: Alone = ALONE) -> None:
         self._job, self.group, self.device = job, group, torch.device(job.device)
         #: By kind of memory; one that is dropped lives as long as a path reads it.
         self.tables = {} if table is None else {table.kind: table}
@@ -89,10 +89,10 @@ class Session:
     @cached_property
     def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Nodes and edges of the measured minibatches; if they were not counted, of the first."""
-        first = self.epochs.first
-        edges = [[of_layer.shape[1] for of_layer in batch.edges] for batch in first]
-        nodes = [batch.num_nodes for batch in first]
-        return Counts.of(self._job).sizes or (np.array(nodes), np.array(edges))
+        if (counted := Counts.of(self._job).sizes) is not None:
+            return counted
+        edges = [[block.shape[1] for block in batch.edges] for batch in self.epochs.first]
+        return np.array([batch.num_nodes for batch in self.epochs.first]), np.array(edges)
 
     @cached_property
     def known(self) -> Knowledge:
@@ -100,7 +100,7 @@ class Session:
         ids, parts = self.epochs.measured_ids(), self.epochs.sampler.partitions
         known = knowledge_of(self._job.case.workload, self.dataset, ids, parts)
         ranks = self.group.ranks or Ranks(0, 1, 1)
-        return replace(known, ranks=ranks, file=file_of(self.dataset))
+        return replace(known, ranks=ranks, file=tables.file_of(self.dataset))
 
     @cached_property
     def gpu(self) -> GpuUnderTest | None:
@@ -111,17 +111,17 @@ class Session:
     def recorder(self) -> Recorder:
         return Recorder(open_meters(gpu=self.gpu, folder=self.dataset.folder))
 
-    def kind(self, strategy: Strategy) -> TableKind:
+    def kind(self, strategy: Strategy) -> tables.TableKind:
         """Return the kind of memory in which the path's table is loaded."""
-        return table_kind(strategy, self.device, self._job.case.workload.gpus)
+        return tables.table_kind(strategy, self.device, self._job.case.workload.gpus)
 
-    def table(self, strategy: Strategy) -> Table:
+    def table(self, strategy: Strategy) -> tables.Table:
         """Return the feature table where the path reads it, loaded once for all paths of a kind."""
         kind = self.kind(strategy)
         if kind == "file":
-            return load_table(self.dataset, kind)
+            return tables.load_table(self.dataset, kind)
         if kind not in self.tables:
-            self.tables[kind] = load_table(self.dataset, kind, self.device)
+            self.tables[kind] = tables.load_table(self.dataset, kind, self.device)
         return self.tables[kind]
 
     def table_refusal(self, strategy: Strategy) -> Reason | None:
@@ -129,7 +129,7 @@ class Session:
         kind, size = self.kind(strategy), self.dataset.spec.table_bytes
         if kind in self.tables:
             return None
-        return table_refusal(kind, size, self.device, self._job.case.workload.gpus)
+        return tables.table_refusal(kind, size, self.device, self._job.case.workload.gpus)
 
     def model(self) -> nn.Module:
         """Return the workload's model with its first weights."""
@@ -139,14 +139,43 @@ class Session:
 
     def trainer(self) -> Trainer:
         """Return a trainer of a new model: all ranks begin with the same weights."""
-        workload, model = self._job.case.workload, self.model()
+        workload, model, around = self._job.case.workload, self.model(), None
         if workload.step == "captured":
             return CapturedTrainer(model, self.labels, self.device, self.inputs)
         if self.group.rank:
             torch.manual_seed(derive(workload.seed, self.group.rank))  # a dropout of its own
-        folder = self._job.dataset.parent / "around_step"
-        around, words = None, workload.around_step
-        if words:
-            door = opened(words, AroundStep)  # type: ignore[type-abstract]
-            around = door.open(model, self.device, folder)
+        if workload.around_step:
+            door = opened(workload.around_step, AroundStep)  # type: ignore[type-abstract]
+            around = door.open(model, self.device, self._job.dataset.parent / "around_step")
         return Trainer(model, self.labels, self.device, self.group, around)
+
+    def tuned(self, fetcher: Fetcher, tune: Callable[[], list[SetupStep]]) -> list[SetupStep]:
+        """Return the result of ``tune``, or an earlier process's; the path uses it from now on.
+
+        If each process chose anew, from times that scatter, processes would differ: of four of one
+        path one gathered on 16 threads at 31 GB/s, the others on 6 and 8 at 17 to 22. So a machine
+        chooses once for a run and commit. Ranks of a machine follow the first of them. All tune if
+        one has no result: steps of training are made together.
+        """
+        if not fetcher.tuning:
+            return tune()
+        job, group, kept = self._job, self.group, self._tuned_before()
+        key = f"{job.run.machine}, {job.run.commit}, {job.case.workload.id}: {fetcher.tuning}"
+        if all(group.gathered(key in kept)):
+            return fetcher.recall(kept[key])
+        steps = tune()
+        first = group.ranks.first if group.ranks else 0
+        of_first = group.gathered([asdict(step) for step in steps])[first]
+        if group.rank != first:
+            return fetcher.recall([SetupStep(**step) for step in of_first])
+        if job.tuned is not None:
+            text = _TUNED.dump_json({**self._tuned_before(), key: steps}, indent=1).decode()
+            write_atomically(job.tuned, f"{text}\n")
+        return steps
+
+    def _tuned_before(self) -> dict[str, list[SetupStep]]:
+        """Return earlier processes' results; empty if the file is missing or damaged."""
+        try:
+            return _TUNED.validate_json(read_bytes(self._job.tuned)) if self._job.tuned else {}
+        except (OSError, ValueError):
+            return {}

@@ -40,10 +40,8 @@ class Counted(ABC):
     ) -> TrainingCost:
         """Return the cost of a whole step on one minibatch; widths as the class is given.
 
-        It is linear in nodes and edges, except ``launches``: an epoch's cost is one call.
-
-        Args:
-            num_nodes, num_edges: as of :func:`training_cost`.
+        It is linear in nodes and edges, except ``launches``: an epoch's cost is one call. Sizes are
+        as of :func:`training_cost`.
         """
 
 
@@ -92,13 +90,13 @@ def training_cost(
     widths = [in_dim, *[inner] * (layers - 1), classes]
     operations = floats = 0.0
     for layer in range(layers):  # layer 0 turns the input features into hidden rows
-        block, first = layers - 1 - layer, layer == 0
-        sizes = (num_nodes[block + 1], num_nodes[block], num_edges[block])
-        shape = (*sizes, widths[layer], widths[layer + 1])
+        block = layers - 1 - layer
+        sizes = num_nodes[block + 1], num_nodes[block], num_edges[block]
+        shape = *sizes, widths[layer], widths[layer + 1]
         if model == "sage":
-            done = _sage_layer(*shape, first=first)
+            done = _sage_layer(*shape, first=layer == 0)
         else:
-            done = _gat_layer(*shape, GAT_HEADS if block else 1, first=first)
+            done = _gat_layer(*shape, GAT_HEADS if block else 1, first=layer == 0)
         operations, floats = operations + done[0], floats + done[1]
     a_layer, beside = _OPERATIONS[model]
     copies = layers + 1  # each layer's edges, and the ids

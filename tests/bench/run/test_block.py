@@ -18,11 +18,11 @@ from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run import block as block_module
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import session as session_module
-from gatherbench.bench.run.block import measure_block
+from gatherbench.bench.run import table as table_module
+from gatherbench.bench.run.block import apart, measure_block
 from gatherbench.bench.run.counting import PAYLOAD
 from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.job import Block, Job
-from gatherbench.bench.run.latin_square import apart
 from gatherbench.bench.run.part import PartWriter, SoFar, read_part, rows_of, take_in
 from gatherbench.bench.run.rows import SET, Row
 from gatherbench.bench.run.runner import takes_turns
@@ -124,8 +124,8 @@ def test_the_time_that_all_share_is_in_the_time_of_each(make_job, monkeypatch):
         now[0] += 60
         return loaded(*_, **__)
 
-    loaded = session_module.load_table
-    monkeypatch.setattr(session_module, "load_table", load)
+    loaded = table_module.load_table
+    monkeypatch.setattr(table_module, "load_table", load)
     monkeypatch.setattr(block_module.time, "perf_counter", lambda: now[0])
     parts = taken([make_job(name) for name in (PINNED, ASYNC, ALL)])
     assert [part[-1]["value"] for part in parts.values()] == [20.0] * 3
@@ -226,7 +226,7 @@ def test_a_table_of_another_kind_is_loaded_behind_the_first_where_there_is_no_ro
     make_job, monkeypatch
 ):
     """The first is let go of before, or the host would have both."""
-    held, loaded = [], session_module.load_table
+    held, loaded = [], table_module.load_table
 
     def load(dataset: Any, kind: Any, device: Any) -> Any:
         gc.collect()
@@ -238,9 +238,9 @@ def test_a_table_of_another_kind_is_loaded_behind_the_first_where_there_is_no_ro
     def kind(strategy: Any, *_: Any) -> str:
         return "managed" if strategy.name == ASYNC else "anonymous"
 
-    monkeypatch.setattr(session_module, "load_table", load)
-    monkeypatch.setattr(session_module, "table_kind", kind)
-    monkeypatch.setattr(session_module, "table_refusal", lambda *_: None)
+    monkeypatch.setattr(table_module, "load_table", load)
+    monkeypatch.setattr(table_module, "table_kind", kind)
+    monkeypatch.setattr(table_module, "table_refusal", lambda *_: None)
     monkeypatch.setattr(block_module, "has_room", lambda spec, _: spec.table_bytes < room / 2)
     monkeypatch.setattr(block_module.random.Random, "shuffle", lambda _self, paths: None)
     for times in (1, 3):

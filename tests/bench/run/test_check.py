@@ -115,7 +115,7 @@ def test_of_a_timed_epoch_some_rows_of_some_minibatches_are_compared():
     for seed in range(40):
         checker = RowChecker(TABLE, CPU)
         checker.draw.seed(seed)
-        with checker.spots(20, "in epoch 0") as watch:
+        with checker.watching("in epoch 0", 20) as watch:
             for number in range(20):
                 before = checker.rows
                 look(watch, number, ids, TABLE[ids])
@@ -123,7 +123,7 @@ def test_of_a_timed_epoch_some_rows_of_some_minibatches_are_compared():
         assert 33 * SPOT_BATCHES <= checker.rows <= 34 * SPOT_BATCHES
         for number in range(20):
             try:
-                with checker.spots(20, "") as watch:
+                with checker.watching("", 20) as watch:
                     look(watch, number, ids, TABLE[ids] + 1)
             except WrongRowsError:
                 looked_at.add(number)
@@ -135,7 +135,7 @@ def test_every_third_row_is_met_by_some_draw_and_named_as_the_minibatchs():
     for _ in range(60):
         with (
             pytest.raises(WrongRowsError, match=r"^minibatch 0, ") as error,
-            RowChecker(TABLE, CPU).spots(1, "in epoch 3") as watch,
+            RowChecker(TABLE, CPU).watching("in epoch 3", 1) as watch,
         ):
             look(watch, 0, ids, TABLE[ids] + 1)
         said.add(str(error.value).split(", ")[1])
@@ -145,7 +145,7 @@ def test_every_third_row_is_met_by_some_draw_and_named_as_the_minibatchs():
 def test_what_is_kept_is_bounded_and_compared_once(monkeypatch):
     monkeypatch.setattr(check_module, "_KEPT_BYTES", 3 * 10 * 8 - 1)  # three minibatches fill it
     checker, ids, compared = RowChecker(TABLE, CPU), torch.arange(10), []
-    with checker.everything("in the warm-up") as watch:
+    with checker.watching("in the warm-up") as watch:
         for number in range(7):
             look(watch, number, ids, TABLE[ids])
             compared.append(checker.rows)
@@ -160,7 +160,7 @@ def test_large_minibatches_are_compared_to_their_last_byte(monkeypatch):
     wrong.view(torch.uint8)[99, 7] ^= 1
     with (
         pytest.raises(WrongRowsError, match=r"row 99, column 1: .* \(1 of 100 rows differ\)"),
-        RowChecker(TABLE, CPU).everything("before timing") as watch,
+        RowChecker(TABLE, CPU).watching("before timing") as watch,
     ):
         look(watch, 0, ids, wrong)
 
@@ -169,7 +169,7 @@ def test_large_minibatches_are_compared_to_their_last_byte(monkeypatch):
 def test_a_path_that_changes_the_ids_it_was_handed_is_wrong(all_rows):
     """Its rows are those of the ids as they are then, and not those of the minibatch."""
     checker, ids = RowChecker(TABLE, CPU), torch.arange(100)
-    watched = checker.everything("in the warm-up") if all_rows else checker.spots(1, "in epoch 1")
+    watched = checker.watching("in epoch 1", None if all_rows else 1)
     with (
         pytest.raises(WrongRowsError, match=r"^minibatch 0, .*: the path changed the ids that"),
         watched as watch,
@@ -181,7 +181,7 @@ def test_rows_that_lie_elsewhere_are_wrong():
     ids = torch.arange(10)
     with (
         pytest.raises(WrongRowsError, match="minibatch 4 lies on meta, not cpu"),
-        RowChecker(TABLE, CPU).everything("before timing") as watch,
+        RowChecker(TABLE, CPU).watching("before timing") as watch,
     ):
         look(watch, 4, ids, TABLE[ids].to("meta"))
 
@@ -192,7 +192,7 @@ def test_residency_is_looked_at_when_rows_were_fetched_and_none_was_compared(mon
     checker = RowChecker(TABLE, CPU)
     seen: list[int] = []
     ids = torch.arange(100)  # 800 B, and 100 B may be put aside
-    with checker.everything("", lambda: seen.append(checker.rows)) as watch:
+    with checker.watching("", None, lambda: seen.append(checker.rows)) as watch:
         assert seen == []
         for number in range(4):
             look(watch, number, ids, TABLE[ids])
@@ -209,7 +209,7 @@ def test_whether_rows_are_copied_before_or_after_their_step_is_drawn_for_each_ep
     for _ in range(40):
         checker, x = RowChecker(table, torch.device("cpu")), table[ids]
         try:
-            with checker.everything("in epoch 0") as watch:
+            with checker.watching("in epoch 0") as watch:
                 watch.handed(0, ids)
                 with watch.looked_at(0, ids, x):
                     x.zero_()

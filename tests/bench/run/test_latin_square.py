@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gatherbench.bench.run.latin_square import apart, latin_square
+from gatherbench.bench.run.block import apart, latin_square
 
 PATHS, SETS = st.integers(1, 20), st.integers(2, 20)
 

@@ -59,8 +59,7 @@ def run(lookahead: int, count: int) -> tuple[list[tuple[str, int]], EpochTimes]:
 def test_without_lookahead_each_minibatch_is_finished_before_the_next():
     log, times = run(0, 3)
     assert log == [(what, i) for i in range(3) for what in ("sample", "submit", "result", "train")]
-    assert sum(map(sum, times.stages.values())) == pytest.approx(times.host_s)
-    assert times.host_s <= times.wall_s
+    assert sum(map(sum, times.stages.values())) <= times.wall_s
 
 
 @pytest.mark.parametrize("lookahead", [1, 2, 5])

@@ -201,7 +201,6 @@ def test_on_the_host_each_stage_has_its_own_calls_and_nothing_else(clocks, looka
         "fetch": [110.0, 220.0, 440.0],
         "train": [1000.125, 2000.125, 4000.125],
     }
-    assert times.host_s == 7777.375
     # The loop's own cost: three looks at each of three minibatches, and finding no fourth.
     assert times.wall_s == 7777.375 + 3 * (0.5 + 0.0625) + 0.5
     assert times.losses == [1000.0, 2000.0, 4000.0]
@@ -223,11 +222,10 @@ def test_on_a_gpu_stages_are_what_the_stream_spent_and_the_host_does_not_wait(cl
     assert times.wall_s == pytest.approx(1.0625 + 110 + 1000 + 200 + 2000 + 400 + 4000)
     # Twice only: before the first sample and after the last step; the reading may ask again.
     assert [round(at) for at in clocks.waited] in ([9000, 16711], [9000, 16711, 16711])
-    # What the host did within the stages: samples, submits, freed minibatches; no waiting.
-    assert times.host_s == 7.0 + 70.0 + 3 * 0.125
+    # What the host did within the stages: submits, freed minibatches; no waiting.
     assert times.issue_s == {"fetch": 70.0, "train": 3 * 0.125}
     # The rest of the epoch the host waits: beside that it looked at three and found no fourth.
-    alone = times.host_s + 3 * (0.5 + 0.0625) + 0.5
+    alone = 7.0 + 70.0 + 3 * 0.125 + 3 * (0.5 + 0.0625) + 0.5
     assert times.drain_s == pytest.approx(times.wall_s - alone)
     assert times.payload_rows == 3 + 4 + 5
 

@@ -9,7 +9,7 @@ import pytest
 
 from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.tuned import tuned_once
+from gatherbench.bench.run.session import Session
 from gatherbench.kernels import host_gather
 from gatherbench.strategies import host_fetcher
 from gatherbench.strategies.base import SetupStep
@@ -38,7 +38,7 @@ class Tuning:
 
 
 def asked(job: Job, path: Any, group: Alone = ALONE) -> list[float | None]:
-    return [step.value for step in tuned_once(path, job, group, path.tune)]
+    return [step.value for step in Session(job, None, group).tuned(path, path.tune)]
 
 
 @pytest.fixture
