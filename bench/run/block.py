@@ -7,13 +7,10 @@ epoch of each, in an order that is drawn for each block from the plan's seed, ea
 set of minibatches. Readers pair ratios within blocks (:mod:`gatherbench.stats.interval`).
 
 Paths that do not fit into memory with the others, on the GPU or on the host, have blocks of their
-own after them, in the same process. A failure ends only its own case. If CUDA or the process is
+own after them, in the same process. A failure ends only its own case; if CUDA or the process is
 lost with it, the runner starts another process for the rest. If the run's time would end amid a
-block, the paths end before it, with fewer epochs.
-
-Once each path has had its epoch of a block and its rows are compared, the part records that. If the
-process is cut off later, the block counts, and another process continues with the next one. A case
-that has a process alone is not continued by another: it is measured again.
+block, the paths end before it. A block that the part records counts, even if the process is cut off
+later: another continues with the next one. A case alone is measured again.
 """
 
 from __future__ import annotations
@@ -153,19 +150,14 @@ class _Turns:
                 before = left[path]
             for path in order:
                 if not (path.status or alone):
-                    self._out.block(path.job.case, number, path.spent_s, path.case.compared)
+                    self._out.block(path.job.case, number, path.spent_s, path.case.checker.rows)
             self._out.sync()
             longest_s = max(longest_s, time.monotonic() - began)
 
     def _turn(self, path: _Path, work: Callable[[], str | None], epochs: int = 1) -> None:
         """Do a piece of the case's work; if that returns a reason, or fails, the case ends.
 
-        Args:
-            epochs: the expected duration of the work, in epochs.
-
-        Raises:
-            SystemExit: CUDA is lost.
-            Exception: the disk is full.
+        The work is expected to take as long as so many ``epochs``.
         """
         if path.status:
             return
@@ -222,12 +214,9 @@ def apart(sets: Mapping[T, int], draw: random.Random, before: int | None = None)
     """Return the paths in a random order in which no two neighbours have the same set.
 
     The second would find the first one's rows in the CPU's caches (300 MB on the host of an H200).
-    If all paths have different sets, every such order is equally likely. If more than half of the
-    remaining ones share a set, some have to follow each other.
-
-    Args:
-        sets: of each path.
-        before: the set of the epoch right before.
+    If all paths have different ``sets``, every such order is equally likely. If more than half of
+    the remaining ones share a set, some have to follow each other. ``before``: the set of the epoch
+    right before.
     """
     left, order = dict(sets), list[T]()
     while left:

@@ -51,11 +51,12 @@ class StepInputs:
         most, nodes: nodes of each layer; the same with the spare rows.
         x: float32 ``[nodes[L], D]``.
         labels: int64 ``[nodes[0]]``, -100 after the minibatch's seeds.
-        edges, fill: int64 ``[2, E_k]`` of each layer; the padding edges, of the same shapes.
+        batch: the minibatch in the inputs, without ids; its edges are int64 ``[2, E_k]``.
+        fill: the padding edges of each layer, of the same shapes.
         padding: edges beyond those of the mean minibatch, as a share of these.
-        anchor: on a GPU a graph whose memory pool the steps' graphs share, as one is replayed at a
-            time. It lives as long as they might: cuBLAS may still hold a workspace of a pool whose
-            graphs are all gone, and torch then refuses another capture there.
+        anchor: on a GPU a graph whose memory pool the steps' graphs share. It lives as long as
+            they might: cuBLAS may still hold a workspace of a pool whose graphs are all gone, and
+            torch then refuses another capture there.
     """
 
     def __init__(
@@ -71,7 +72,6 @@ class StepInputs:
             rows = torch.arange(count, device=device) % spare
             ends = [rows + self.most[layer + 1], rows + self.most[layer]]
             self.fill.append(torch.stack(ends))
-        self.edges = tuple(map(torch.clone, self.fill))
         self.anchor: torch.cuda.CUDAGraph | None = None
         if device.type == "cuda":
             self.anchor = torch.cuda.CUDAGraph()
@@ -79,15 +79,12 @@ class StepInputs:
                 torch.zeros(1, device=device)
         self.x = torch.zeros(self.nodes[-1], width, device=device)
         self.labels = torch.full((self.nodes[0],), _NO_LABEL, device=device)
+        edges = tuple(map(torch.clone, self.fill))
+        self.batch = MiniBatch(self.labels.new_empty(0), edges, self.nodes)
         self.padding = float(largest.sum() / num_edges.sum(axis=1).mean() - 1)
 
-    @property
-    def batch(self) -> MiniBatch:
-        """Return the minibatch that is in the inputs; its ids are unused."""
-        return MiniBatch(self.labels.new_empty(0), self.edges, self.nodes)
-
     def has_room(self, batch: MiniBatch) -> bool:
-        """Return whether the minibatch is no larger than those for which this was made."""
+        """Return whether no layer of it is larger than those for which this was made."""
         room = [*self.most, *(fill.shape[1] for fill in self.fill)]
         sizes = [*batch.num_nodes, *(block.shape[1] for block in batch.edges)]
         return bool(np.less_equal(sizes, room).all())
@@ -97,7 +94,7 @@ class StepInputs:
         self.x[: len(x)].copy_(x)
         self.labels[: len(labels)].copy_(labels)
         self.labels[len(labels) :].fill_(_NO_LABEL)
-        for block, fill, there in zip(batch.edges, self.fill, self.edges, strict=True):
+        for block, fill, there in zip(batch.edges, self.fill, self.batch.edges, strict=True):
             torch.cat((block, fill[:, block.shape[1] :]), dim=1, out=there)
 
 

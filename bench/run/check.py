@@ -1,9 +1,8 @@
 """Correctness: check that a data path delivers the right rows and reads the memory it claims.
 
-A path may be right only while it is checked. Rows are compared before anything is timed and in the
-warm-up: all of them in a path's first repeat and in cases alone, else a few. In each timed epoch a
-few rows of randomly drawn minibatches are copied, and compared when the clock has stopped. After
-the last epoch the path is checked once more.
+A path may be right only while it is checked. Rows are compared before anything is timed, in the
+warm-up, and after the last epoch. In each timed epoch a few rows of randomly drawn minibatches are
+copied, and compared when the clock has stopped.
 """
 
 from __future__ import annotations
@@ -42,12 +41,9 @@ GROWTH_BYTES, GROWTH_SHARE = 1 << 30, 0.1
 
 
 class WrongRowsError(RuntimeError):
-    """A data path delivered bytes that differ from the table's.
+    """A data path delivered bytes that differ from the table's."""
 
-    Attributes:
-        metric, source: of the row of stage ``check`` that reports it.
-    """
-
+    #: Of the row of stage ``check`` that reports it.
     metric, source = "rows", COMPARED
 
 
@@ -197,37 +193,30 @@ class RowChecker(Watch):
         self.rows += len(ids)
 
 
-class StaysOnHost:
-    """Checks whether a table in managed memory moves to the GPU while a path reads it.
+def memory_beside_torch(device: torch.device) -> int:
+    """Return the bytes of GPU memory that are in use by all processes, without torch's own."""
+    torch.cuda.synchronize(device)
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free - torch.cuda.memory_reserved(device)
 
-    It begins before the path opens. CUDA reports the GPU's memory in use by all processes; torch's
-    own is subtracted, and the rest grows by kernels that are loaded.
+
+def growth_row(grown: int, table_bytes: int, make: RowMaker) -> Row:
+    """Check that a table in managed memory did not move to the GPU while a path read it.
+
+    Args:
+        grown: :func:`memory_beside_torch` before the path is closed, less what it was before it
+            opened; kernels that are loaded take memory, too.
+
+    Raises:
+        WrongMemoryError: it grew by a sizeable part of the table.
     """
-
-    def __init__(self, device: torch.device, table_bytes: int) -> None:
-        self._device, self._table_bytes = device, table_bytes
-        self._before = self._used()
-
-    def _used(self) -> int:
-        torch.cuda.synchronize(self._device)
-        free, total = torch.cuda.mem_get_info(self._device)
-        return total - free - torch.cuda.memory_reserved(self._device)
-
-    def row(self, make: RowMaker) -> Row:
-        """Return a row with the growth; the path is still open, so its memory is still in use.
-
-        Raises:
-            WrongMemoryError: it grew by a sizeable part of the table.
-        """
-        grown = self._used() - self._before
-        if grown > max(GROWTH_BYTES, GROWTH_SHARE * self._table_bytes):
-            raise WrongMemoryError(
-                f"GPU memory grew by {grown:,} B beside torch's while a table of"
-                f" {self._table_bytes:,} B was read in managed memory: it moved there, or another"
-                " program came: not shown"
-            )
-        source = "torch.cuda.mem_get_info less memory_reserved, since the path was opened"
-        return make.ok(CHECK_STAGE, "gpu_memory_growth", "B", grown, source)
+    if grown > max(GROWTH_BYTES, GROWTH_SHARE * table_bytes):
+        raise WrongMemoryError(
+            f"GPU memory grew by {grown:,} B beside torch's while a table of {table_bytes:,} B was"
+            " read in managed memory: it moved there, or another program came: not shown"
+        )
+    source = "torch.cuda.mem_get_info less memory_reserved, since the path was opened"
+    return make.ok(CHECK_STAGE, "gpu_memory_growth", "B", grown, source)
 
 
 class Untrained:
@@ -240,8 +229,7 @@ class Untrained:
 def residency_row(fetcher: Fetcher, make: RowMaker, cached: Reason | None = None) -> Row:
     """Check that each part of the table is where the strategy says; the row's source says where.
 
-    Args:
-        cached: why pages of a table on disk are in memory, whichever path is measured.
+    ``cached``: why pages of a table on disk are in memory, whichever path is measured.
 
     Raises:
         WrongMemoryError: it is elsewhere, so that another data path would be timed.

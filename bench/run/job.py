@@ -24,8 +24,8 @@ CHOICE = TypeAdapter(SensorChoice)
 
 
 class Ready(NamedTuple):
-    """A workload that can be measured: its dataset's folder, their identity, and the file with the
-    counts of the minibatches."""
+    """A workload that can be measured: its dataset's folder, the identity of it and its
+    minibatches, and the file with these' counts."""
 
     dataset: Path
     identity: str
@@ -34,40 +34,36 @@ class Ready(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """One case to measure, and its circumstances.
-
-    Attributes:
-        device: ``cpu`` or ``cuda``.
-        run: makes the rows of the run.
-        dataset: the folder of the graph.
-        part: the file that the process writes (bench/run/part.py).
-        alone: no other path is open in the process.
-        sensors: the GPU's sensors that the run's calibration trusts; ``None``: no GPU.
-        identity: of dataset and minibatches; all ranks have to agree on it.
-        rank: the number among several processes; -1 for one alone, or the one that starts them.
-        first: no repeat of the series has been measured yet, so all rows of this one are checked.
-        start: the first block to be measured; another process has those before.
-        spent_s: the time of those blocks.
-        tuned: the file of choices tuned during training (bench/run/tuned.py); ``None``: not kept.
-        counts: the file with the counts of its minibatches; ``None``: they were not counted.
-        meeting: where ranks of several machines meet; ``None``: all are on one machine.
-    """
+    """One case to measure, and its circumstances."""
 
     case: Case
     measure: Measure
+    #: ``cpu`` or ``cuda``.
     device: str
+    #: Makes the rows of the run.
     run: RowMaker
+    #: The folder of the graph.
     dataset: Path
+    #: The file that the process writes (bench/run/part.py).
     part: Path
+    #: No other path is open in the process.
     alone: bool = False
+    #: The GPU's sensors that the run's calibration trusts; ``None``: no GPU.
     sensors: SensorChoice | None = None
+    #: Of dataset and minibatches; all ranks have to agree on it.
     identity: str = ""
+    #: The number among several processes; -1 for one alone, or the one that starts them.
     rank: int = -1
+    #: No repeat of the series has been measured yet, so all rows of this one are checked.
     first: bool = True
+    #: The first block to be measured, and the time of those that another process has measured.
     start: int = 0
     spent_s: float = 0.0
+    #: The file of choices tuned during training; ``None``: not kept.
     tuned: Path | None = None
+    #: The file with the counts of its minibatches; ``None``: they were not counted.
     counts: Path | None = None
+    #: Where ranks of several machines meet; ``None``: all are on one machine.
     meeting: Launch | None = None
 
     @property
@@ -89,14 +85,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Block:
-    """Jobs of one process: its task for them, and the deadline.
+    """Jobs of one process, with one part: what to do for them, and the deadline.
 
-    Attributes:
-        do: ``prepare`` the workload's dataset and minibatches, and count these for a job of each
-            path; ``check`` the GPU's sensors; or ``measure`` cases of one workload and repeat,
-            whose paths take turns.
-        jobs: at least one; all have one part.
-        until: by :func:`time.monotonic`: the moment at which it is cut off.
+    ``prepare`` the workload's dataset and minibatches, and count these for a job of each path;
+    ``check`` the GPU's sensors; or ``measure`` cases of one workload and repeat, whose paths take
+    turns. It is cut off at ``until``, by :func:`time.monotonic`.
     """
 
     do: Literal["prepare", "check", "measure"]
@@ -105,7 +98,6 @@ class Block:
 
     @property
     def part(self) -> Path:
-        """Return the file that its process writes."""
         return self.jobs[0].part
 
 

@@ -2,8 +2,7 @@
 
 With lookahead L the rows of the next L minibatches are on their way while the model trains on the
 current one; a path that looks further ahead receives minibatches before it fetches them. Timing
-the stages never makes the device wait: on a GPU, events on the training stream are read after the
-epoch; on the host, the clock is read.
+never makes the device wait: on a GPU, events on the training stream are read after the epoch.
 """
 
 from __future__ import annotations

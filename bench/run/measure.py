@@ -25,9 +25,10 @@ from gatherbench.bench.run.check import (
     COMPARED,
     NO_SCORE,
     RowChecker,
-    StaysOnHost,
     Untrained,
     WrongRowsError,
+    growth_row,
+    memory_beside_torch,
     residency_row,
     threads_kept,
 )
@@ -76,9 +77,7 @@ class MeasuredCase(ExitStack):
 
     All phases raise:
         WrongRowsError: the rows fetched differ from the table's, or the table is not where the
-            strategy says. ``out`` has a row of the stage ``check`` that reports it, by which
-            readers know to hide the measurements.
-        Exception: another failure; earlier measurements are in ``out``.
+            strategy says. A row of the stage ``check`` reports it, and readers hide the others.
     """
 
     def __init__(self, job: Job, out: PartWriter, session: Session) -> None:
@@ -86,6 +85,7 @@ class MeasuredCase(ExitStack):
         self.job, self._out, self._session = job, out, session
         self._device, self._make, self._ok = session.device, job.rows, job.rows.ok
         self.strategy = build(job.case.strategy, job.case.params)
+        self._checks_all = job.alone or (job.first and not job.start)
         self._epochs = 0
         #: Restores the state that is scored in the end.
         self._trained: Callable[[], None] | None = None
@@ -97,13 +97,8 @@ class MeasuredCase(ExitStack):
         try:
             return super().__exit__(kind, error, where)
         finally:  # the host may have room for only one table
-            for name in ("fetcher", "trainer", "_checker", "_truth"):
+            for name in ("fetcher", "trainer", "checker", "_truth"):
                 vars(self).pop(name, None)
-
-    @property
-    def compared(self) -> int:
-        """The number of rows that have been compared since it was opened."""
-        return self._checker.rows
 
     def refused(self) -> Reason | None:
         """Return why the path cannot run here now, as far as is known before it is opened."""
@@ -143,8 +138,8 @@ class MeasuredCase(ExitStack):
         known = session.known.limited_to(strategy.needs)
         self._truth, self._file = table.truth, known.file
         cached = dropped(self._file)
-        managed = reads_managed(strategy)
-        self._stays = StaysOnHost(self._device, table.features.nbytes) if managed else None
+        if reads_managed(strategy):
+            self._beside_torch = memory_beside_torch(self._device)
         begin = time.perf_counter()
         self.fetcher = self.enter_context(strategy.open(table.features, self._device, known))
         open_s = time.perf_counter() - begin
@@ -155,8 +150,7 @@ class MeasuredCase(ExitStack):
         out.row(binding_row(session.binding, self._make))
         self._steps = [*self.fetcher.setup]
         self._write_setup(self._steps)
-        everything = job.alone or (job.first and not job.start)
-        typical = self._check_first(cached, everything=everything)
+        typical = self._check_first(cached)
         self._counts = Counts([])
         if job.first:  # whose rows say what the path declares
             self._counts = Counts.of(job)
@@ -164,7 +158,7 @@ class MeasuredCase(ExitStack):
             out.rows(constant_rows(job, strategy, session.dataset.spec, known))
         self.trainer = session.trainer()
         self.callback(self.trainer.around.close)
-        self._warm_up(typical, everything=everything)
+        self._warm_up(typical)
         self._begin = self.trainer.kept()
         # What is scored between epochs takes energy, too.
         metered = not job.measure.eval_every_epoch and (job.alone or job.measure.energy)
@@ -188,36 +182,30 @@ class MeasuredCase(ExitStack):
             else:
                 self._out.row(self._ok(*columns, step.value, step.source))
 
-    def _check_first(self, cached: Reason | None, *, everything: bool) -> MiniBatch:
+    def _check_first(self, cached: Reason | None) -> MiniBatch:
         """Compare rows until each buffer has been used again, and see where the table lies.
 
-        As many are in flight as in an epoch. Ranks begin together: an early one would bring pages
-        into memory while another still drops them.
-
-        Returns:
-            The first of the minibatches.
+        Ranks begin together: an early one would bring pages into memory while another still drops
+        them. Returns the first of the minibatches.
         """
         fetcher, no_fetch = self.fetcher, self.strategy.role == "no_fetch"
-        self._checker = RowChecker(self._truth, self._device, no_fetch=no_fetch)
+        self.checker = RowChecker(self._truth, self._device, no_fetch=no_fetch)
         batches = list(itertools.islice(self._session.epochs.warm_up(0), fetcher.lookahead + 2))
 
         def residency() -> None:
             if self._device.type == "cuda" or fetcher.residency():
                 self._out.row(residency_row(fetcher, self._make, cached))
 
-        few_of = None if everything else len(batches)
-        with self._checker.watching("before timing", few_of, residency) as watch:
+        few_of = None if self._checks_all else len(batches)
+        with self.checker.watching("before timing", few_of, residency) as watch:
             checked = run_epoch(batches, fetcher, Untrained(), watch, self._session.group).losses
         if no_fetch and writes_rows(fetcher, fetcher.to_fetch_device(batches[0].input_ids)):
             raise WrongRowsError("no_fetch must fetch nothing, but a fetch of it writes rows")
         self._out.row(self._ok(CHECK_STAGE, "batches", "1", len(checked), COMPARED))
         return batches[0]
 
-    def _warm_up(self, typical: MiniBatch, *, everything: bool) -> None:
-        """Check the step and tune the path on a minibatch; run the epochs before the measured ones.
-
-        In these, all rows are compared, or a few.
-        """
+    def _warm_up(self, typical: MiniBatch) -> None:
+        """Check the step and tune the path on a minibatch; run the epochs before the measured."""
         session, epochs, out = self._session, self._session.epochs, self._out
         out.rows(session.group.rows(self._make))
         fetched = partial(self._fetched, typical)
@@ -225,9 +213,9 @@ class MeasuredCase(ExitStack):
         tuned = self._tuned(typical) if self.fetcher.tunable else []
         self._steps += tuned
         self._write_setup(tuned)
-        few_of = None if everything else epochs.batches
+        few_of = None if self._checks_all else epochs.batches
         for number in range(self.job.measure.warmup_epochs):
-            with self._checker.watching("in the warm-up", few_of) as watch:
+            with self.checker.watching("in the warm-up", few_of) as watch:
                 self._epoch(epochs.warm_up(number), watch)
 
     def _fetched(self, batch: MiniBatch) -> tuple[Tensor, MiniBatch]:
@@ -273,7 +261,7 @@ class MeasuredCase(ExitStack):
         case, out, epochs = self.job.case, self._out, self._session.epochs
         recorder = self._session.recorder
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
-        spots = self._checker.watching(f"in epoch {number}", epochs.batches)
+        spots = self.checker.watching(f"in epoch {number}", epochs.batches)
         batches = epochs.measured(chosen)
         epochs.waited_s()  # discards the waits of epochs that are not measured
         self.trainer.around.counts()
@@ -293,7 +281,7 @@ class MeasuredCase(ExitStack):
 
     def _time_rows(self, times: EpochTimes, epoch: int) -> Iterator[Row]:
         ok, on_gpu = partial(self._ok, epoch=epoch), self._device.type == "cuda"
-        epochs, batches, no_fetch = self._session.epochs, len(times.losses), self._checker.no_fetch
+        epochs, batches, no_fetch = self._session.epochs, len(times.losses), self.checker.no_fetch
         yield ok("epoch", "wall_time", "s", times.wall_s, CLOCK)
         clock = (CudaClock if on_gpu else HostClock).source
         for stage, seconds in times.stages.items():
@@ -348,11 +336,12 @@ class MeasuredCase(ExitStack):
                 self._trained()
             self._score(-1)
         first, few_of = session.epochs.first, None if job.alone else len(session.epochs.first)
-        with self._checker.watching("after the last epoch", few_of) as watch:
+        with self.checker.watching("after the last epoch", few_of) as watch:
             run_epoch(first, self.fetcher, self.trainer, watch, session.group)
         self._write_setup(step for step in self.fetcher.setup if step not in self._steps)
-        if self._stays is not None:
-            out.row(self._stays.row(self._make))
+        if reads_managed(self.strategy):
+            grown = memory_beside_torch(self._device) - self._beside_torch
+            out.row(growth_row(grown, session.dataset.spec.table_bytes, self._make))
         if plan.peak and job.first:
             step = partial(self.trainer.step, *self._fetched(first[0]))
             peak, source = peak_of(step, self._device)
@@ -362,7 +351,7 @@ class MeasuredCase(ExitStack):
                 pass
         further, gathered = lambda: self._epoch(session.epochs.further()), session.group.gathered
         out.rows(self._energy.rows(plan.epochs, further, self._make, gathered))
-        out.row(self._ok(CHECK_STAGE, "rows", "1", self.compared, COMPARED))
+        out.row(self._ok(CHECK_STAGE, "rows", "1", self.checker.rows, COMPARED))
         self.close()
         file = self._file if session.group.world == 1 else None
         out.rows(disk_roof(file, self._make, job.case.repeat))
@@ -375,7 +364,7 @@ class MeasuredCase(ExitStack):
         workload, dataset = self.job.case.workload, self._session.dataset
         batches, rank = self.job.measure.eval_batches, self._session.group.rank
         # A split of your own may lack test nodes.
-        if not batches or rank or not len(dataset.test_ids) or self._checker.no_fetch:
+        if not batches or rank or not len(dataset.test_ids) or self.checker.no_fetch:
             return
         seeds = epoch_seeds(dataset.test_ids, workload.batch_size, workload.seed, 0, batches)
         sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)

@@ -1,9 +1,8 @@
 """Models (GraphSAGE and GAT of PyG's own layers, an MLP), and what trains them on fetched rows.
 
-A plan may name a class of your own instead
-(:func:`gatherbench.bench.plan.doors.own_model`). All run on message-flow blocks: layer ``k``
-turns the rows of its source nodes into rows of its target nodes, so the outermost layer reads every
-fetched row and the last one yields the seeds.
+A plan may name a class of your own instead (:func:`gatherbench.bench.plan.doors.own_model`). Layer
+``k`` turns rows of its source nodes into rows of its target nodes: the outermost reads every
+fetched row, the last one yields the seeds.
 """
 
 from __future__ import annotations
@@ -134,10 +133,9 @@ NOTHING_AROUND = StepContext()
 
 
 class Trainer:
-    """A model with its optimiser and the labels: one step a minibatch.
+    """A model with its optimiser and the labels, int64 ``[N]``: one step a minibatch.
 
     Args:
-        labels: int64 ``[N]`` in host memory.
         group: the processes that train the model together.
         around: the context of each step; it may have changed the model's layers, even if it does
             nothing in a step. ``None``: the plan names none.
@@ -173,9 +171,7 @@ class Trainer:
     ) -> Iterator[Row]:
         """Prepare for the first step; yield rows that show that it trains as a plain one does.
 
-        Args:
-            plain: builds a model as this one's was at first.
-            first: whether it is the first repeat, which is checked the most.
+        ``plain`` builds a model as this one's was at first. The ``first`` repeat is checked most.
         """
         if self._surrounded:
             yield gradient_row(make, self, plain(), *fetched())
@@ -260,9 +256,7 @@ def gradient_row(
 ) -> Row:
     """Check by copies that the gradients of a step equal those of a step without a context.
 
-    Args:
-        plain: a model as the trainer's was before the context was added.
-        x: the minibatch's rows ``[B, D]``, on the trainer's device.
+    ``plain`` is a model as the trainer's was before the context was added.
 
     Raises:
         WrongStepError: a gradient differs in a bit.

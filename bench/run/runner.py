@@ -1,10 +1,8 @@
 """Run a plan: fresh processes, every outcome a row, no data lost on the way.
 
 The cases of a repeat are a block that takes turns in one process, or each is a block of its own
-(:mod:`gatherbench.bench.run.block`).
-
-The cases that the plan always measures come first, then those that ``further`` returns, until
-it returns none.
+(:mod:`gatherbench.bench.run.block`). Those of the plan come first, then those that ``further``
+returns, until it returns none.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import itertools
 import json
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -72,8 +71,7 @@ class PreparedRun:
     """A run's folder, and the cases to measure into it.
 
     Attributes:
-        cases: in the order in which they are run; without those that ``further`` added in an
-            earlier start of the run.
+        cases: in order, without those that ``further`` added in an earlier start of the run.
         device: ``cpu`` or ``cuda``.
         commit, machine: as the rows of the run name them.
         load: of the machine before the run; ``None``: not measured.
@@ -97,21 +95,17 @@ class PreparedRun:
 
 
 class News(NamedTuple):
-    """What the runner does, for the command line to draw.
+    """What the runner does, for the command line to draw."""
 
-    Attributes:
-        done: the number of ended cases, with the share that is done of those on their way.
-        total: the number of cases so far.
-        case: it is being measured, prepared, or has ended.
-        step, fraction: what is being prepared for its workload, and the share that is done.
-        status, reason: how it ended, and why.
-    """
-
+    #: The number of ended cases, with the share that is done of those on their way; and of all.
     done: float
     total: int
+    #: It is being measured, prepared, or has ended.
     case: Case
+    #: What is being prepared for its workload, and the share that is done.
     step: str = ""
     fraction: float = 0.0
+    #: How it ended, and why.
     status: str = ""
     reason: str | None = None
 
@@ -120,11 +114,9 @@ class Runner:
     """Runs the cases of a run's folder that have not ended in it yet.
 
     Args:
-        tell: gets the news.
         worker: the command that measures.
         budget_s: seconds after which the run ends as it is, for a later one to continue; a case
-            in flight is cut off. By default the plan's budget limits the time spent in cases
-            beyond the run's own.
+            in flight is cut off. By default the plan's budget limits the time in further cases.
         further: returns the next cases to measure, beyond the run's, from the tables so far.
 
     Attributes:
@@ -170,11 +162,9 @@ class Runner:
         """Run the missing cases; return the number of failed cases of the whole run.
 
         Raises:
-            StoreError: another process runs this folder, it is not writable, or its table
-                cannot be read.
+            StoreError: another process runs this folder, or it cannot be read or written.
             RunStopped: the disk is full.
-            KeyboardInterrupt, Terminated: Ctrl-C, SIGTERM or SIGHUP; the case in flight has been
-                stopped.
+            KeyboardInterrupt, Terminated: Ctrl-C, SIGTERM or SIGHUP ended the case in flight.
         """
         folder = self.store.folder
         with only_one(folder), terminate_as_interrupt(), _written_to(folder):
@@ -223,10 +213,9 @@ class Runner:
 
     def _groups(self, cases: Iterable[Case]) -> list[list[Case]]:
         """Group cases by process: one case, or those of a repeat that take turns."""
-        groups: dict[object, list[Case]] = {}
+        groups = defaultdict[object, list[Case]](list)
         for case in cases:
-            key = key_of(case) if self._alone(case) else (case.workload, case.repeat)
-            groups.setdefault(key, []).append(case)
+            groups[key_of(case) if self._alone(case) else (case.workload, case.repeat)].append(case)
         return list(groups.values())
 
     def _alone(self, case: Case) -> bool:
@@ -263,18 +252,17 @@ class Runner:
         rows = [row for so_far in begun.values() for row in so_far.rows]
         self._frames = frames_of(rows, self._frames.without(begun))
         for case in group:
-            if (so_far := begun.get(key_of(case))) is None:
-                continue
-            if so_far.ended is not None and so_far.ended.value is not None:
-                self._took[key_of(case)[:3]] = so_far.ended.value
-            self._ended += 1
-            end = so_far.rows[-1]
-            news = News(self._ended, self._total, case)
-            self._tell(news._replace(status=end.status, reason=end.reason))
+            if (so_far := begun.get(key_of(case))) is not None:
+                if so_far.ended is not None and so_far.ended.value is not None:
+                    self._took[key_of(case)[:3]] = so_far.ended.value
+                self._ended += 1
+                end, news = so_far.rows[-1], News(self._ended, self._total, case)
+                self._tell(news._replace(status=end.status, reason=end.reason))
         if isinstance(stop, KeyboardInterrupt):
             raise stop
-        unprepared = isinstance(ready, str)
-        return 0 if unprepared else sum(found.ended is not None for found in begun.values())
+        if isinstance(ready, str):
+            return 0
+        return sum(so_far.ended is not None for so_far in begun.values())
 
     def _job(self, case: Case, part: Path, ready: Ready) -> Job:
         """Return the job of a case: what is left of it behind its whole blocks."""
@@ -335,10 +323,7 @@ class Runner:
         take_in(self._cases, part)
 
     def _measured(self, jobs: Sequence[Job], turn: list[str]) -> str | None:
-        """Measure in a process; return why it failed. ``turn`` gets the case whose turn was last.
-
-        Each round has a server of its own.
-        """
+        """Measure in a process; return why it failed. ``turn`` gets the case of the last turn."""
         if self._served >= self._round:
             self.engine.renew()
             self._served = 0
@@ -397,8 +382,7 @@ class Runner:
     def _prepared(self, group: Sequence[Case]) -> Ready | str:
         """Return the dataset and minibatches of the cases' workload, or why they are unavailable.
 
-        Done once per workload, and again if the dataset was imported anew between two cases. A path
-        that cannot be counted has rows that record it.
+        Done once per workload, and again if the dataset was imported anew between two cases.
         """
         workload = group[0].workload
         ready = self._ready.get(workload)
@@ -445,10 +429,6 @@ def _written_to(folder: Path) -> Iterator[None]:
 
 def other_data(folder: Path, workload: Workload, identity: str) -> str | None:
     """Return why a run must stop: it began with another dataset. The first call records it.
-
-    Args:
-        folder: of the run.
-        identity: of :func:`gatherbench.bench.sampling.prepare.prepare`.
 
     Raises:
         StoreError: the run's ``data.json`` was damaged.

@@ -31,8 +31,9 @@ from gatherbench.bench.sampling.epoch import knowledge_of
 from gatherbench.bench.sampling.splitmix import derive
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
+from gatherbench.kernels.managed_memory import managed_room
 from gatherbench.outside import read_bytes
-from gatherbench.reason import Reason
+from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies.base import Fetcher, SetupStep, Strategy
 from gatherbench.strategies.knowledge import Knowledge, Ranks
 
@@ -125,11 +126,12 @@ class Session:
         return self.tables[kind]
 
     def table_refusal(self, strategy: Strategy) -> Reason | None:
-        """Return why the path's table cannot be loaded in addition to those that are loaded."""
-        kind, size = self.kind(strategy), self.dataset.spec.table_bytes
-        if kind in self.tables:
+        """Return why the path's table cannot be loaded, by each rank, beside those that are."""
+        if self.kind(strategy) != "managed" or "managed" in self.tables:
             return None
-        return tables.table_refusal(kind, size, self.device, self._job.case.workload.gpus)
+        if self.device.type != "cuda":
+            return unsupported("without a GPU there is no managed memory")
+        return managed_room(self.dataset.spec.table_bytes, self._job.case.workload.gpus)
 
     def model(self) -> nn.Module:
         """Return the workload's model with its first weights."""

@@ -1,9 +1,8 @@
 """The feature table of a case, loaded straight into the memory from which its path reads it.
 
-There is one table for each kind of memory, whichever paths read it. If one process holds several
-paths, those that register and those that gather on the CPU share ``anonymous`` memory, and those
-that read managed memory share a table there: at the same time as the other if the host has room
-for both, else after it.
+There is one table for each kind of memory: paths that register and those that gather on the CPU
+share ``anonymous`` memory, those that read managed memory share a table there, at the same time if
+the host has room for both.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from torch import Tensor
 
 from gatherbench.datasets.dataset import DatasetSpec, GraphDataset
 from gatherbench.kernels.host_memory import available_bytes, tensor_of
-from gatherbench.kernels.managed_memory import Memory, empty, managed_room
+from gatherbench.kernels.managed_memory import Memory, empty
 from gatherbench.kernels.table_file import TableFile, drop_pages, mapped_table, read_rows
-from gatherbench.reason import Reason, unsupported
+from gatherbench.reason import Reason
 from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.places import reads_managed
 
@@ -34,9 +33,8 @@ RESIDENT_SHARE, ONLY_SHARE = 0.6, 0.8
 class Table:
     """The feature table ``[N, D]`` in host memory, its place in words, and its load time.
 
-    ``kind`` is the requested one: a table without room in memory stays in its file.
-    ``truth`` is the same rows for comparisons. For a table in a file it is a map of its own,
-    since the kernel would read ahead of each compared row.
+    ``kind`` is the requested one: a table without room stays in its file. ``truth`` is the same
+    rows for comparisons, of a file by a map of its own, as the kernel reads ahead of each one.
     """
 
     features: Tensor
@@ -56,21 +54,9 @@ def table_kind(strategy: Strategy, device: torch.device, world: int) -> TableKin
     """
     if "file" in strategy.needs:
         return "file"
-    another = world > 1 and "ranks" in strategy.needs
-    if reads_managed(strategy) and not another:
+    if reads_managed(strategy) and not (world > 1 and "ranks" in strategy.needs):
         return "managed"
     return "shared" if world > 1 and device.type == "cuda" else "anonymous"
-
-
-def table_refusal(
-    kind: TableKind, size: int, device: torch.device, processes: int
-) -> Reason | None:
-    """Return why a table of ``size`` bytes cannot be loaded, one for each of ``processes``."""
-    if kind != "managed":
-        return None
-    if device.type != "cuda":
-        return unsupported("without a GPU there is no managed memory")
-    return managed_room(size, processes)
 
 
 def has_room(spec: DatasetSpec, kind: TableKind) -> bool:
@@ -83,9 +69,7 @@ def has_room(spec: DatasetSpec, kind: TableKind) -> bool:
 def load_table(
     dataset: GraphDataset, kind: TableKind = "anonymous", device: torch.device | None = None
 ) -> Table:
-    """Load the feature table ``[N, D]`` into host memory, once.
-
-    A table that is too large for the allowed share of anonymous memory stays in its file.
+    """Load the feature table ``[N, D]`` into host memory, once; if it has no room, map its file.
 
     Args:
         device: the GPU that reads managed memory; by default the current one.
@@ -94,10 +78,8 @@ def load_table(
         MemoryError: managed memory is unavailable.
     """
     begin, spec = time.perf_counter(), dataset.spec
-    fits = kind == "managed" or has_room(spec, kind)
-    if kind != "file" and fits:
-        on = None if device is None else device.index
-        features = truth = _filled(dataset, kind, on)
+    if kind == "managed" or (kind != "file" and has_room(spec, kind)):
+        features = truth = _filled(dataset, kind, None if device is None else device.index)
         memory = f"{'anonymous shared' if kind == 'shared' else kind} memory"
         where = f"{'made by hash' if spec.hashed else 'copied'} into {memory}"
     elif spec.hashed:
@@ -119,8 +101,7 @@ def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Tensor
     if spec.hashed:
         from gatherbench.datasets.draw import fill  # numba, which is slow to load
 
-        shape = (spec.num_nodes, spec.feature_dim)
-        table = empty(shape, torch.float32, memory=memory, device=device)
+        table = empty((spec.num_nodes, spec.feature_dim), memory=memory, device=device)
         fill(table.numpy())
         return table
     mapped, file = tensor_of(dataset.features), file_of(dataset)
@@ -134,9 +115,7 @@ def _filled(dataset: GraphDataset, memory: Memory, device: int | None) -> Tensor
 
 def file_of(dataset: GraphDataset) -> TableFile | None:
     """Return where the rows of the table are on disk."""
-    if dataset.spec.hashed:
-        return None
-    mapped = dataset.features
+    mapped = None if dataset.spec.hashed else dataset.features
     return TableFile.of(mapped) if isinstance(mapped, np.memmap) else None
 
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from unittest import mock
 
 from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
-from gatherbench.bench.run.job import DISK_FULL, Block, Job, is_disk_full, outcome
+from gatherbench.bench.run.job import DISK_FULL, Block, is_disk_full, outcome
 from gatherbench.bench.run.part import PartWriter
 from gatherbench.outside import plain
 
@@ -28,23 +28,22 @@ def prepare_workload(block: Block, out: PartWriter) -> None:
     from gatherbench.bench.run.counting import count_sets
     from gatherbench.bench.sampling.prepare import prepare
 
-    jobs: list[Job] = []
+    lacking = "failed"
+
+    def progress(what: str, done: float) -> None:
+        out.write("work", what=plain(what), fraction=float(done))
 
     def work() -> None:
-        dataset, identity = prepare(
-            block.jobs[0].case.workload,
-            lambda what, done: out.write("work", what=plain(what), fraction=float(done)),
-        )
+        nonlocal lacking
+        dataset, identity = prepare(block.jobs[0].case.workload, progress)
         out.write("answer", dataset=str(dataset), identity=identity)
-        jobs.extend(replace(job, dataset=dataset) for job in block.jobs)
+        lacking = "uncounted"
+        if any(job.counted for job in block.jobs):
+            count_sets([replace(job, dataset=dataset) for job in block.jobs], out)
 
     _, reason = outcome(work)
     if reason is not None:
-        out.write("answer", failed=plain(reason))
-    elif any(job.counted for job in jobs):
-        _, reason = outcome(lambda: count_sets(jobs, out))
-        if reason is not None:
-            out.write("answer", uncounted=plain(reason))
+        out.write("answer", **{lacking: plain(reason)})
 
 
 def do(block: Block) -> None:

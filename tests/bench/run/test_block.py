@@ -240,7 +240,7 @@ def test_a_table_of_another_kind_is_loaded_behind_the_first_where_there_is_no_ro
 
     monkeypatch.setattr(table_module, "load_table", load)
     monkeypatch.setattr(table_module, "table_kind", kind)
-    monkeypatch.setattr(table_module, "table_refusal", lambda *_: None)
+    monkeypatch.setattr(session_module.Session, "table_refusal", lambda *_: None)
     monkeypatch.setattr(block_module, "has_room", lambda spec, _: spec.table_bytes < room / 2)
     monkeypatch.setattr(block_module.random.Random, "shuffle", lambda _self, paths: None)
     for times in (1, 3):

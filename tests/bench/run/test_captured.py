@@ -129,7 +129,7 @@ class Misled(StepInputs):
 
     def take(self, x: torch.Tensor, labels: torch.Tensor, batch: MiniBatch) -> None:
         super().take(x, labels, batch)
-        for block, there in zip(batch.edges, self.edges, strict=True):
+        for block, there in zip(batch.edges, self.batch.edges, strict=True):
             there[:, block.shape[1] :] = 0
 
 

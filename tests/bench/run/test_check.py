@@ -11,9 +11,10 @@ from gatherbench.bench.run import check as check_module
 from gatherbench.bench.run.check import (
     SPOT_BATCHES,
     RowChecker,
-    StaysOnHost,
     WrongMemoryError,
     WrongRowsError,
+    growth_row,
+    memory_beside_torch,
     residency_row,
 )
 from gatherbench.bench.run.loop import Watch
@@ -85,14 +86,15 @@ def test_a_managed_table_that_moves_to_the_gpu_fails(monkeypatch, table, grown, 
     monkeypatch.setattr(
         torch.cuda, "mem_get_info", lambda _: (total - torchs[0] - others[0], total)
     )
-    stays = StaysOnHost(torch.device("cuda"), table)
+    before = memory_beside_torch(torch.device("cuda"))
     torchs[0] += 20 << 30
     others[0] += grown
+    assert memory_beside_torch(torch.device("cuda")) - before == grown
     if moved:
         with pytest.raises(WrongMemoryError, match=f"grew by {grown:,} B beside torch's"):
-            stays.row(MAKE)
+            growth_row(grown, table, MAKE)
     else:
-        row = stays.row(MAKE)
+        row = growth_row(grown, table, MAKE)
         assert (row.stage, row.metric, row.unit) == ("check", "gpu_memory_growth", "B")
         assert row.value == grown
 

@@ -28,7 +28,7 @@ from gatherbench.bench.run.loop import STAGES, EpochTimes, run_epoch
 from gatherbench.bench.run.measure import MeasuredCase
 from gatherbench.bench.run.models import NOTHING_AROUND, Trainer, WrongStepError
 from gatherbench.bench.run.part import PartWriter, read_part, rows_of
-from gatherbench.bench.run.rows import Row, RowMaker
+from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.session import Session
 from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.bench.sampling.epoch import knowledge_of
@@ -410,22 +410,17 @@ def test_a_table_that_moved_while_it_was_read_is_not_shown(make_job, monkeypatch
     class Managed(CpuGather):
         memory = "managed"
 
-    class Stays:
-        def __init__(self, device: torch.device, table_bytes: int) -> None:
-            assert table_bytes == open_dataset(job.dataset).spec.table_bytes
-
-        def row(self, make: RowMaker) -> Row:
-            raise WrongMemoryError("it moved")
-
+    used = iter([100, 100 + (1 << 30) + 1])
     monkeypatch.setattr(measure_module, "build", lambda *_: Managed())
     monkeypatch.setattr(table_module, "table_kind", lambda *_: "anonymous")
-    monkeypatch.setattr(measure_module, "StaysOnHost", Stays)
+    monkeypatch.setattr(measure_module, "memory_beside_torch", lambda _: next(used))
     job = make_job()
     with pytest.raises(WrongMemoryError):
         skipped(job)
     rows = {(r.stage, r.metric): r for r in rows_of(read_part(job.part))}
     assert rows["epoch", "wall_time"].value is not None
-    assert rows["check", "memory"].reason == "failed: it moved"
+    table = f"a table of {open_dataset(job.dataset).spec.table_bytes:,} B was read"
+    assert table in str(rows["check", "memory"].reason)
 
 
 def test_a_path_is_declared_for_each_set_as_it_is_after_what_it_fetched(make_job, monkeypatch):

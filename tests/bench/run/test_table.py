@@ -3,16 +3,19 @@
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from gatherbench.bench.run import table as table_module
-from gatherbench.bench.run.table import has_room, load_table, table_kind, table_refusal
+from gatherbench.bench.run.session import Session
+from gatherbench.bench.run.table import has_room, load_table, table_kind
 from gatherbench.datasets.store import open_dataset
 from gatherbench.kernels import managed_memory
 from gatherbench.kernels.reference import same_bytes
+from gatherbench.strategies.base import Strategy
 from gatherbench.strategies.registry import build
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -37,12 +40,25 @@ def test_the_path_says_where_its_table_is_loaded(name, params, device, world, ki
     assert table_kind(strategy, device, world) == kind
 
 
-def test_managed_memory_wants_a_gpu_and_room_for_each_process(monkeypatch):
+def test_managed_memory_wants_a_gpu_and_room_for_each_process(make_job, monkeypatch):
     monkeypatch.setattr(managed_memory, "available_bytes", lambda: 100 << 30)
-    assert table_refusal("anonymous", 1 << 50, CPU, 9) is None
-    assert str(table_refusal("managed", 1, CPU, 1)).startswith("unsupported: without a GPU")
-    assert table_refusal("managed", 40 << 30, GPU, 2) is None
-    assert str(table_refusal("managed", 40 << 30, GPU, 3)).startswith("no_memory: 40.0 GiB")
+    managed = build("unified_zero_copy", MANAGED)
+
+    def refusal(strategy: Strategy, size: int, device: str, ranks: int) -> str:
+        job = make_job()
+        workload = replace(job.case.workload, gpus=ranks)
+        job = replace(job, case=replace(job.case, workload=workload), device=device)
+        session = Session(job)
+        session.dataset = replace(
+            session.dataset,
+            spec=SimpleNamespace(table_bytes=size),  # type: ignore[arg-type]
+        )
+        return str(session.table_refusal(strategy) or "")
+
+    assert not refusal(build("cpu_gather", {}), 1 << 50, "cpu", 9)
+    assert refusal(managed, 1, "cpu", 1).startswith("unsupported: without a GPU")
+    assert not refusal(managed, 40 << 30, "cuda", 2)
+    assert refusal(managed, 40 << 30, "cuda", 3).startswith("no_memory: 40.0 GiB")
 
 
 @pytest.mark.parametrize(
