@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
@@ -130,20 +129,13 @@ def profiles() -> pd.DataFrame:
     """List every machine that ships as a link profile, and its unknown constants."""
     from gatherbench.bench.model.profile import load_profile, profile_names
 
-    rows = []
-    for name, profile in ((name, load_profile(name)) for name in profile_names()):
-        rows.append((name, profile.description, ", ".join(profile.unknown()) or "–"))
+    known = {name: load_profile(name) for name in profile_names()}
+    rows = [(k, v.description, ", ".join(v.unknown()) or "–") for k, v in known.items()]
     return pd.DataFrame(rows, columns=["profile", "machine", "not known"])
 
 
-LISTINGS: dict[str, Callable[[], pd.DataFrame]] = {
-    "strategies": strategies,
-    "datasets": datasets,
-    "plans": plans,
-    "plan-keys": plan_keys,
-    "meters": meters,
-    "profiles": profiles,
-}
+_LISTINGS = (strategies, datasets, plans, plan_keys, meters, profiles)
+LISTINGS = {listing.__name__.replace("_", "-"): listing for listing in _LISTINGS}
 
 
 def on_disk(root: Path) -> tuple[pd.DataFrame, str]:
@@ -159,7 +151,8 @@ def on_disk(root: Path) -> tuple[pd.DataFrame, str]:
     """
     from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, read_spec
 
-    size = {place: bytes_below(place) for place in _folders(root)}
+    folders = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    size = {place: bytes_below(place) for place in folders}
     total, rows = sum(size.values()), []
     for folder in [place for place in size if (place / SPEC_FILE).is_file()]:
         try:
@@ -171,10 +164,6 @@ def on_disk(root: Path) -> tuple[pd.DataFrame, str]:
     rows += [(plain(place.name), "", "", "", bytes_in_words(n)) for place, n in size.items()]
     text = f"{bytes_in_words(total)} in {root}; to have room: gatherbench datasets remove NAME"
     return pd.DataFrame(rows, columns=[*_SIZES, "on disk"]), text
-
-
-def _folders(place: Path) -> list[Path]:
-    return sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
 
 
 def bytes_below(folder: Path) -> int:

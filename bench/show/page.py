@@ -53,6 +53,7 @@ def render_report(run: Run, base: Run | None = None, views: Sequence[Shown] | No
         facts=in_short(run),
         answers=joined(run),
         cautions=cautions(run),
+        names=run.names if base is None else base.names | run.names,
         views=[*([] if base is None else [against(run, base)]), *shown],
         version=__version__,
         provenance=f"{borrowed(run)} {provenance(run)}",

@@ -32,15 +32,11 @@ def render(run: Run) -> RenderableType:
     turns = ", in turns" if run.in_turns else ""
     epochs = run.plan["measure"]["epochs"]
     text = f"{where}, {repeats_of(run)} × {epochs} epoch{'s' * (epochs != 1)}{turns}"
-    axes = (
-        [field for field in AXES.values() if len(axis(run, field.field))]
-        if has_one_path(run)
-        else []
-    )
-    tables = [compared(field, axis(run, field.field)) for field in axes] or [numbers(run)]
+    frames = [(field, axis(run, field.field)) for field in AXES.values() if has_one_path(run)]
+    tables = [compared(field, frame) for field, frame in frames if len(frame)] or [numbers(run)]
     parts = []
     for table in tables:
-        titles = {line.cells[0].value: line.cells[0].value for line in table.lines} | run.names
+        titles = dict(zip(table.groups, table.groups, strict=True)) | run.names
         parts += in_terminal(table, {name: f"{title}: {text}" for name, title in titles.items()})
     failed = [Text(reason) for reason in reasons(run, never=True)]
     return Group(*parts, *failed, *[Text()] * bool(failed), *_answer(run))

@@ -90,15 +90,22 @@ class Line(NamedTuple):
     cells: list[Cell]
     modelled: bool
 
+    @property
+    def path(self) -> str:
+        """The second and third cell of a data path: its strategy, and what is not its default."""
+        strategy, variant = self.cells[1].text, self.cells[2].text
+        return strategy if variant == "default" else f"{strategy} ({variant})"
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
     """A table; ``ident`` is its name in the page and for programs; ``note`` follows below it.
 
-    In a terminal each value of its first column has a separate table, below ``title``. On the page
-    a ``folded`` table opens with a click. In ``frame``, ``basis`` marks modelled rows, and with
-    ``backend`` makes the text of a column ``kind``; the optional ``instead`` replaces all numbers
-    of a row.
+    In a terminal each value of its first column has a separate table, below ``title``; on the page
+    that of data paths has a heading within it. There a ``folded`` table opens with a click.
+
+    In ``frame``, ``basis`` marks modelled rows, and with ``backend`` makes the text of a column
+    ``kind``; the optional ``instead`` replaces all numbers of a row.
     """
 
     ident: str
@@ -128,6 +135,19 @@ class Table:
     def lines(self) -> list[Line]:
         """Its lines, as they are shown."""
         return [self._line(row) for row in self.frame.to_dict("records")]
+
+    @property
+    def of_paths(self) -> bool:
+        """Whether a strategy and its variant identify a line."""
+        return [column.field for column in self.columns[1:3]] == ["strategy", "variant"]
+
+    @property
+    def groups(self) -> dict[str, list[Line]]:
+        """Its lines by the value of the first column."""
+        groups: dict[str, list[Line]] = {}
+        for line in self.lines:
+            groups.setdefault(line.cells[0].value, []).append(line)
+        return groups
 
     def _line(self, row: Mapping[Any, Any]) -> Line:
         scales = zip(self.columns, self._scales, strict=True)

@@ -33,18 +33,15 @@ def in_terminal(
         names: workloads' ids → their names.
     """
     places = [place for place, column in enumerate(table.columns) if place > 2 and column.short]
-    groups: dict[str, list[data.Line]] = {}
-    for line in table.lines if places else ():
-        groups.setdefault(line.cells[0].value, []).append(line)
     parts: list[RenderableType] = []
-    for name, lines in groups.items():
+    for name, lines in table.groups.items() if places else ():
         title = ": ".join(filter(None, [table.title, names.get(name, name)]))
         parts += [_drawn(table, title, places, lines), Text()]
     return [*parts, Text(table.note, style="dim"), Text()] if parts and table.note else parts
 
 
 def _drawn(table: data.Table, title: str, places: list[int], lines: list[data.Line]) -> Table:
-    paths = table.columns[1].field == "strategy"
+    paths = table.of_paths
     bold = Text(title, style="bold")
     drawn = Table(title=bold, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for number, label in enumerate(["path"] if paths else table.labels[1:3]):
@@ -64,10 +61,7 @@ def _drawn(table: data.Table, title: str, places: list[int], lines: list[data.Li
         )
     before: list[str] = []
     for line in lines:
-        series = [cell.text for cell in line.cells[1:3]]
-        if paths:
-            strategy, variant = series
-            series = [strategy if variant == "default" else f"{strategy} ({variant})"]
+        series = [line.path] if paths else [cell.text for cell in line.cells[1:3]]
         series[0] += ", predicted" * line.modelled
         names = [""] * len(series) if series == before else series
         drawn.add_row(*map(Text, [*names, *(line.cells[place].brief for place in places)]))
