@@ -20,15 +20,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from gatherbench.bench.plan.doors import OwnSampler
-from gatherbench.bench.sampling.kernels import _GOLDEN, _below, _choose, _mix, _u
+from gatherbench.bench.sampling.kernels import _GOLDEN, Ids, Ints, _below, _choose, _mix, _u
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler, Targets
 from gatherbench.bench.sampling.sampler import Counted, Tally
@@ -46,94 +47,65 @@ class FBL(OwnSampler):
     in_order = True
 
     def open(
-        self, indptr: NDArray[Any], indices: NDArray[Any], fanouts: Sequence[int], seed: int
+        self, indptr: Ids, indices: Ints, fanouts: Sequence[int], seed: int
     ) -> SnapshotSampler:
         return SnapshotSampler(self, indptr, indices, fanouts)
 
 
 @dataclass(frozen=True)
 class _FromCaches(FBL):
-    """Draws from caches.
-
-    Attributes:
-        alpha: neighbours in a cache for each that is drawn, at least 1.
-        threshold: a node with no more neighbours has no cache.
-        shared: whether all layers share one cache.
-    """
-
-    alpha: float = 2.0
-    threshold: int = 30
-    shared: bool = False
-
-    def __post_init__(self) -> None:
-        if self.alpha < 1 or self.threshold < 0:
-            raise ValueError("alpha is at least 1, and threshold 0")
+    alpha: Annotated[float, Field(ge=1)] = 2.0  #: Neighbours in a cache for each that is drawn.
+    threshold: NonNegativeInt = 30  #: A node with no more neighbours has no cache.
+    shared: bool = False  #: Whether all layers share one cache.
 
 
 @dataclass(frozen=True)
 class FCR(_FromCaches):
     """Draws from caches that are all drawn anew after ``every`` minibatches."""
 
-    every: int = 8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.every < 1:
-            raise ValueError(f"every = {self.every}: minibatches, at least 1")
+    every: PositiveInt = 8
 
 
 @dataclass(frozen=True)
 class OTF(_FromCaches):
     """Draws from caches of which a share is renewed at each draw, and a share from whole lists."""
 
-    refresh: float = 0.1
-    fetch: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0 <= self.refresh <= 1 and 0 <= self.fetch <= 1):
-            raise ValueError("refresh and fetch are shares, from 0 to 1")
+    refresh: Annotated[float, Field(ge=0, le=1)] = 0.1
+    fetch: Annotated[float, Field(ge=0, le=1)] = 0.1
 
 
 class NumberedSeeds(NamedTuple):
-    """The seed nodes of a minibatch that depends on earlier ones.
-
-    ``nodes`` are int64 ``[S]``, ``number`` counts the epoch's minibatches, ``key`` is the epoch's.
-    """
+    """The seed nodes (int64 ``[S]``) of minibatch ``number`` of the epoch that has this ``key``."""
 
     nodes: Tensor
     number: int
     key: int
 
 
-class _Cache:
-    """Neighbours of the nodes that have one: ``[nodes, size]`` ids, and when each row was drawn."""
+class _Cache(NamedTuple):
+    """Neighbours of the nodes that have a slot."""
 
-    def __init__(self, degrees: NDArray[np.int64], size: int, threshold: int, dtype: Any) -> None:
+    slots: NDArray[np.int32]  #: ``[N]``; -1: none.
+    rows: NDArray[Any]  #: ``[nodes, size]`` ids.
+    stamps: NDArray[np.int64]  #: The number of the drawing of each row, counted from 1;
+    turns: NDArray[np.int64]  #: and how often its node was a target since.
+
+    @classmethod
+    def of(cls, degrees: NDArray[np.int64], size: int, threshold: int, dtype: Any) -> _Cache:
         hot = np.flatnonzero(degrees > max(threshold, size))
-        self.slots = np.full(len(degrees), -1, np.int32)
-        self.slots[hot] = np.arange(len(hot), dtype=np.int32)
-        self.rows = np.zeros((len(hot), size), dtype)
-        #: The number of the drawing, counted from 1; and how often the node was a target since.
-        self.stamps, self.turns = np.zeros((2, len(hot)), np.int64)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in (self.slots, self.rows, self.stamps, self.turns))
+        slots = np.full(len(degrees), -1, np.int32)
+        slots[hot] = np.arange(len(hot), dtype=np.int32)
+        return cls(slots, np.zeros((len(hot), size), dtype), *np.zeros((2, len(hot)), np.int64))
 
 
 class SnapshotSampler(NeighborSampler):
-    """Draws by a policy; the other arguments and errors are the plain sampler's.
-
-    Raises:
-        ValueError: minibatches are requested out of order.
-    """
+    """Draws by a policy; the other arguments and errors are the plain sampler's."""
 
     def __init__(
         self,
         policy: FBL,
-        indptr: NDArray[np.int64],
-        indices: NDArray[np.int32] | NDArray[np.int64],
+        indptr: Ids,
+        indices: Ints,
         fanouts: Sequence[int],
         threads: int | None = None,
     ) -> None:
@@ -150,18 +122,17 @@ class SnapshotSampler(NeighborSampler):
             degrees = np.diff(self._indptr)
             widths = {max(self.fanouts)} if policy.shared else self.fanouts
             self._caches = [
-                _Cache(degrees, math.ceil(policy.alpha * wide), policy.threshold, indices.dtype)
+                _Cache.of(degrees, math.ceil(policy.alpha * wide), policy.threshold, indices.dtype)
                 for wide in widths
             ]
 
     def clone(self, threads: int) -> Self:
-        """Return one more for another thread, with a memory of its own."""
         return type(self)(self.policy, self._indptr, self._indices, self.fanouts, threads)
 
     @property
     def cache_bytes(self) -> int:
         """The bytes of all that is remembered, including room for nodes that were never drawn."""
-        return sum(cache.nbytes for cache in self._caches)
+        return sum(array.nbytes for cache in self._caches for array in cache)
 
     def tally(self) -> Tally:
         return _Distinct(self.num_nodes, self.cache_bytes)
@@ -173,7 +144,8 @@ class SnapshotSampler(NeighborSampler):
         return [NumberedSeeds(nodes, number, key) for number, nodes in enumerate(steps)]
 
     def sample(self, seeds: NumberedSeeds, seed: int) -> MiniBatch:  # type: ignore[override]
-        """Draw the minibatch of ``seeds``, the next of its epoch; or begin an epoch."""
+        """Draw the minibatch of ``seeds``, the next of its epoch (else ``ValueError``), or begin an
+        epoch."""
         if seeds.number == 0:
             self._first_stamp = self._stamp = self._stamp + 1
         elif (seeds.number, seeds.key) != (self._now.number + 1, self._now.key):
@@ -187,22 +159,20 @@ class SnapshotSampler(NeighborSampler):
         return super().sample(seeds.nodes, seed)
 
     def _draw_part(self, layer: int, key: Any, targets: Targets, *into: Any) -> None:
-        policy, now = self.policy, self._now
+        policy = self.policy
         if not self._caches or not isinstance(policy, _FromCaches):  # or while it is made
             super()._draw_part(layer, key, targets, *into)
             return
         edges, _, used = into
-        which = 0 if policy.shared else layer
-        cache, drawing = self._caches[which], self._stamp - self._first_stamp
-        keys = (key, np.uint64(derive(now.key, which, drawing, _CACHE)))
+        which, drawing = 0 if policy.shared else layer, self._stamp - self._first_stamp
+        cache_key = np.uint64(derive(self._now.key, which, drawing, _CACHE))
         renewed = (policy.refresh, policy.fetch) if isinstance(policy, OTF) else (0.0, 0.0)
-        held = (cache.slots, cache.rows, cache.stamps, cache.turns, self._stamp)
-        drawn_from = (self._indptr, self._indices, *targets)
-        _draw_cached(*drawn_from, *keys, edges[0], edges[1], used, *held, *renewed)
+        drawn = (self._indptr, self._indices, *targets, key, cache_key, edges[0], edges[1], used)
+        _draw_cached(*drawn, *self._caches[which], self._stamp, *renewed)
 
 
 class _Distinct(Tally):
-    """The distinct pairs of a node and a neighbour drawn for it, each coded as one number."""
+    """Counts the distinct pairs of a node and a neighbour drawn for it, coded as one number."""
 
     def __init__(self, num_nodes: int, cache_bytes: int) -> None:
         self._num_nodes, self._cache_bytes = num_nodes, cache_bytes
@@ -245,19 +215,11 @@ def _times(share, many, state, draw):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _holds(row, node):  # type: ignore[no-untyped-def]
-    present = False
-    for entry in row:
-        present = present or entry == node
-    return present
-
-
-@njit(inline="always")
 def _renew(indices, begin, degree, row, own, refresh):  # type: ignore[no-untyped-def]
     """Draw a share of a row's entries anew; an entry that is in it already changes nothing."""
     for j in range(_times(refresh, len(row), own, _u(0))):
         node = indices[begin + _below(own, _u(2 * j + 1), degree)]
-        if not _holds(row, node):
+        if node not in row:
             row[_below(own, _u(2 * j + 2), _u(len(row)))] = node
 
 
@@ -295,5 +257,5 @@ def _draw_cached(  # type: ignore[no-untyped-def]
         whole = _times(fetch, many, state, _TURN)
         for j in range(many - whole, many):
             node = indices[begin + _below(state, _TURN + _u(j + 1), degree)]
-            if not _holds(drawn, node):
+            if node not in drawn:
                 drawn[j] = node

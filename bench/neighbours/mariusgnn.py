@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
@@ -30,7 +30,6 @@ from gatherbench.bench.sampling.sampler import Sampler, check_graph
 from gatherbench.bench.sampling.splitmix import derive, stream
 from gatherbench.strategies.partition_orders import Partitions
 
-Graph = tuple[NDArray[np.int64], NDArray[Any]]
 #: A stream of random numbers other than an epoch's other draws.
 _STATES = 3
 _ONE = np.uint64(1)
@@ -55,9 +54,7 @@ class Buffered(OwnSampler):
         """Return the partitions; the seed decides what is random in their order."""
         return Partitions(self.parts, self.held, self.order, seed)
 
-    def open(
-        self, indptr: NDArray[Any], indices: NDArray[Any], fanouts: Sequence[int], seed: int
-    ) -> StateSampler:
+    def open(self, indptr: Ids, indices: Ints, fanouts: Sequence[int], seed: int) -> StateSampler:
         return StateSampler(self.partitions(seed), indptr, indices, fanouts)
 
 
@@ -71,8 +68,9 @@ class StateSeeds(NamedTuple):
 class StateSampler(Sampler):
     """Draws each minibatch from the nodes that a buffer holds in one of its states.
 
-    The graphs of the present state and of one more are kept: up to ``2 c / p`` of the edges, and
-    twice 8 bytes for each node. Errors are those of the sampler that draws.
+    A state's graph is made when its first minibatch is drawn, so going back and forth is slow. The
+    present state's and one more are kept: up to ``2 c / p`` of the edges, and twice 8 bytes for
+    each node. Errors are those of the sampler that draws.
 
     Args:
         partitions: of the graph's nodes, which are the rows of the table.
@@ -85,20 +83,24 @@ class StateSampler(Sampler):
     def __init__(
         self,
         partitions: Partitions,
-        indptr: NDArray[np.int64],
-        indices: NDArray[Any],
+        indptr: Ids,
+        indices: Ints,
         fanouts: Sequence[int],
         threads: int | None = None,
     ) -> None:
         self.num_nodes = check_graph(indptr, indices)
         self.partitions: Partitions = partitions
         self._fanouts, self._threads = fanouts, threads
-        self._graph = _state_graphs(partitions, indptr, indices)
+        # As plain arrays: numba rejects memory maps.
+        self._graph: tuple[Ids, Any] = np.asarray(indptr), np.asarray(indices)
+        self._states, self._bounds = partitions.states(), partitions.bounds(self.num_nodes)
+        self._lock = threading.Lock()  # a thread at a time makes a graph; clones share them
+        self._state_graph = lru_cache(2)(self._make_state_graph)
         self._state = -1
         self._sampler: NeighborSampler | None = None
 
     def clone(self, threads: int) -> Self:
-        """Return one more sampler of this graph, for another thread; they share states' graphs."""
+        """Return one more sampler of this graph, for another thread."""
         other = copy.copy(self)
         other._state, other._threads = -1, threads
         return other
@@ -112,7 +114,7 @@ class StateSampler(Sampler):
         epoch, all equally likely, so that the last states have their share too. The last minibatch
         of each state is shorter; a state without seed nodes has none.
         """
-        ids, states = torch.cat(list(steps)), self.partitions.states()
+        ids, states = torch.cat(list(steps)), self._states
         held = np.zeros((self.partitions.count, len(states)), bool)
         for number, state in enumerate(states):
             held[list(state), number] = True
@@ -131,56 +133,33 @@ class StateSampler(Sampler):
         ]
 
     def sample(self, seeds: StateSeeds, seed: int) -> MiniBatch:
-        """Draw the minibatch of ``seeds``; see :meth:`NeighborSampler.sample`.
-
-        A state is entered when its first minibatch is drawn: going back and forth is slow.
-        """
+        """Draw the minibatch of ``seeds``; see :meth:`NeighborSampler.sample`."""
         if seeds.state != self._state or self._sampler is None:
-            self._sampler = NeighborSampler(*self._graph(seeds.state), self._fanouts, self._threads)
+            with self._lock:
+                graph = self._state_graph(seeds.state)
+            self._sampler = NeighborSampler(*graph, self._fanouts, self._threads)
             self._state = seeds.state
         return self._sampler.sample(seeds.nodes, seed)
 
-
-def _state_graphs(
-    partitions: Partitions, indptr: NDArray[np.int64], indices: NDArray[Any]
-) -> Callable[[int], Graph]:
-    """Return a function that makes a state's graph: all nodes' lists, empty outside the buffer.
-
-    The two that were requested last are kept; one thread at a time makes one.
-    """
-    indptr, indices = np.asarray(indptr), np.asarray(indices)  # numba rejects memory maps
-    nodes, states, lock = len(indptr) - 1, partitions.states(), threading.Lock()
-    bounds = partitions.bounds(nodes)
-
-    @lru_cache(2)
-    def made(state: int) -> Graph:
-        within = np.zeros(nodes, bool)
-        for part in states[state]:
-            within[bounds[part] : bounds[part + 1]] = True
-        offsets = np.empty(nodes + 1, np.int64)
+    def _make_state_graph(self, state: int) -> tuple[Ids, Ints]:
+        """Return all nodes' lists, empty outside the buffer."""
+        (indptr, indices), within = self._graph, np.zeros(self.num_nodes, bool)
+        for part in self._states[state]:
+            within[self._bounds[part] : self._bounds[part + 1]] = True
+        offsets = np.empty_like(indptr)
         kept = np.empty(int(np.diff(indptr)[within].sum()), indices.dtype)
         _keep_within(indptr, indices, within, offsets, kept)
         return offsets, kept[: offsets[-1]]
-
-    def graph(state: int) -> Graph:
-        with lock:
-            return made(state)
-
-    return graph
 
 
 @njit(nogil=True, cache=True)
 def _keep_within(
     indptr: Ids, indices: Ints, within: NDArray[np.bool_], offsets: Ids, kept: Ints
 ) -> None:
-    """Copy the lists, keeping only edges between two nodes ``within``.
+    """Copy the lists to ``kept``, only with edges between two nodes ``within`` (bool ``[N]``).
 
-    A source outside the graph stays, for the sampler that draws it to refuse.
-
-    Args:
-        within: ``[N]``, whether a node is one of them.
-        offsets: int64 ``[N + 1]`` gets where each list begins and ends in ``kept``.
-        kept: at least as long as the lists of all nodes ``within``; gets the sources, in order.
+    ``offsets`` ``[N + 1]`` gets where each list begins and ends there. A source outside the graph
+    stays, for the sampler that draws it to refuse.
     """
     nodes, n = np.uint64(len(within)), np.uint64(0)
     offsets[0] = 0

@@ -11,50 +11,31 @@ Parameters are those of PyG's layers, and values equal theirs up to the order of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, leaky_relu, relu
+from torch.nn.functional import leaky_relu
 from torch_geometric.nn import FastRGCNConv, RGATConv, RGCNConv
 from torch_geometric.utils import softmax
 
-from gatherbench.bench.run.models import DROPOUT, TalliedModel
+from gatherbench.bench.run.models import BlockGNN, TalliedModel
 from gatherbench.bench.run.training_cost import GAT_HEADS
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.sampler import Counted, Tally
 
 
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """The distinct pairs of a node and a kind in a block, by kind.
+def compact_rows(x: Tensor, nodes: Tensor, kinds: Tensor, weight: Tensor) -> Tensor:
+    """Multiply each edge's row of ``x`` ``[N, D]`` by its kind's ``weight`` ``[K, D, H]``.
 
-    Attributes:
-        nodes: int64 ``[U]``, in the order of their kinds.
-        ends: those of kind ``k`` end at ``ends[k]`` and begin at the end before, or 0.
-        of_edges: int64 ``[E]``: the pair of each edge.
+    Each distinct pair of a node and a kind is multiplied once, those of a kind together. ``nodes``
+    (an end of each edge) and ``kinds`` are int64 ``[E]``; the result is ``[E, H]``.
     """
-
-    nodes: Tensor
-    ends: tuple[int, ...]
-    of_edges: Tensor
-
-    @classmethod
-    def of(cls, nodes: Tensor, kinds: Tensor, num_nodes: int, num_kinds: int) -> Pairs:
-        """Return the pairs of edges; ``nodes`` (an end of each) and ``kinds`` are int64 ``[E]``."""
-        keys, of_edges = torch.unique(kinds * num_nodes + nodes, return_inverse=True)
-        counts = torch.bincount(keys // num_nodes, minlength=num_kinds)
-        return cls(keys % num_nodes, tuple(counts.cumsum(0).tolist()), of_edges)
-
-    def times(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Multiply each pair's row of ``x`` ``[N, D]`` by its kind's ``weight`` ``[K, D, H]``."""
-        begins = (0, *self.ends[:-1])
-        parts = [
-            x[self.nodes[begin:end]] @ weight[kind]
-            for kind, (begin, end) in enumerate(zip(begins, self.ends, strict=True))
-            if end > begin
-        ]
-        return torch.cat(parts) if parts else x.new_zeros(0, weight.shape[2])
+    pairs, of_edges = torch.unique(kinds * len(x) + nodes, return_inverse=True)
+    counts = torch.bincount(pairs // len(x), minlength=len(weight)).tolist()
+    parts = enumerate(torch.split(pairs % len(x), counts))
+    rows = [x[part] @ weight[kind] for kind, part in parts if len(part)]
+    return torch.cat(rows)[of_edges] if rows else x.new_zeros(0, weight.shape[2])
 
 
 class PairTally(Tally):
@@ -64,8 +45,7 @@ class PairTally(Tally):
         self.pairs = 0
 
     def add(self, batch: MiniBatch) -> None:
-        blocks = zip(batch.edges, batch.kinds, batch.num_nodes[1:], strict=True)
-        for edges, kinds, nodes in blocks:
+        for edges, kinds, nodes in zip(batch.edges, batch.kinds, batch.num_nodes[1:], strict=True):
             self.pairs += len(torch.unique(kinds * nodes + edges[0]))
 
     def counted(self, scale: float) -> Iterator[Counted]:
@@ -74,15 +54,14 @@ class PairTally(Tally):
 
 
 class CompactRGCNConv(RGCNConv):  # type: ignore[misc]
-    """R-GCN's layer: it multiplies a source's row once for each kind of edge that it has."""
+    """R-GCN's layer, compact."""
 
     def forward(self, x: tuple[Tensor, Tensor], edges: Tensor, kinds: Tensor) -> Tensor:
         """Return rows ``[T, out]`` of targets from ``(x_source, x_target)``; edges as in PyG."""
         source, target = x
-        pairs = Pairs.of(edges[0], kinds, len(source), self.num_relations)
         ends = kinds * len(target) + edges[1]
         alike = torch.bincount(ends, minlength=self.num_relations * len(target))
-        messages = pairs.times(source, self.weight)[pairs.of_edges] / alike[ends].unsqueeze(1)
+        messages = compact_rows(source, edges[0], kinds, self.weight) / alike[ends].unsqueeze(1)
         out = target.new_zeros(len(target), self.out_channels).index_add(0, edges[1], messages)
         rows: Tensor = out + target @ self.root + self.bias
         return rows
@@ -111,10 +90,8 @@ class PigeonRGATConv(RGATConv):  # type: ignore[misc]
         return out.add(self.bias)
 
     def _rows(self, x: Tensor, nodes: Tensor, kinds: Tensor, weight: Tensor) -> Tensor:
-        """Return for each edge its end's row times its kind's matrix: ``[E, H]``."""
         if self._compact:
-            pairs = Pairs.of(nodes, kinds, len(x), len(weight))
-            return pairs.times(x, weight)[pairs.of_edges]
+            return compact_rows(x, nodes, kinds, weight)
         return torch.bmm(x[nodes].unsqueeze(1), weight[kinds]).squeeze(1)
 
 
@@ -134,39 +111,22 @@ class _Attention(nn.Module):
         return out[:targets]
 
 
-class RGCN(TalliedModel):
-    """A stack of relational layers over the blocks of a minibatch; here PyG's of R-GCN.
+class RGCN(BlockGNN, TalliedModel):
+    """A model over the blocks of a minibatch with ``relations`` kinds of edges: PyG's R-GCN."""
 
-    Args:
-        relations: the number of kinds of edges.
-    """
-
-    #: Heads of the hidden layers, and PyG's layer or this module's in its place.
-    heads, conv = 1, RGCNConv
+    heads, conv = 1, RGCNConv  # heads of the hidden layers
 
     def __init__(
         self, in_channels: int, hidden: int, out_channels: int, num_layers: int, *, relations: int
     ) -> None:
-        super().__init__()
-        inner = [hidden * self.heads] * (num_layers - 1)
-        widths = [in_channels, *inner]
-        hidden_layers = [self.layer(wide, hidden, relations, self.heads) for wide in widths[:-1]]
-        last = self.layer(widths[-1], out_channels, relations, 1)
-        self.convs = nn.ModuleList([*hidden_layers, last])
+        *inner, last = [in_channels, *[hidden * self.heads] * (num_layers - 1)]
+        layers = [self.layer(wide, hidden, relations, self.heads) for wide in inner]
+        super().__init__([*layers, self.layer(last, out_channels, relations, 1)])
 
     def layer(self, wide: int, out: int, kinds: int, heads: int) -> nn.Module:
-        """Return a layer of widths ``wide`` to ``out`` per head, for so many kinds."""
+        """Return a layer of widths ``wide`` to ``out`` per head."""
         layer: nn.Module = self.conv((wide, wide), out, kinds)
         return layer
-
-    def forward(self, x: Tensor, batch: MiniBatch) -> Tensor:
-        """Return logits ``[S, classes]`` of the seeds from the fetched rows ``x`` ``[B, D]``."""
-        for conv, block in zip(self.convs, reversed(range(len(batch.edges))), strict=True):
-            rows = (x, x[: batch.num_nodes[block]])
-            x = conv(rows, batch.edges[block], batch.kinds[block])
-            if block > 0:
-                x = dropout(relu(x), DROPOUT, self.training)
-        return x
 
     @classmethod
     def tally(cls) -> Tally:
@@ -180,8 +140,6 @@ class FastRGCN(RGCN):
 
 
 class CompactRGCN(RGCN):
-    """This module's layers of R-GCN, compact."""
-
     conv = CompactRGCNConv
 
 
@@ -195,22 +153,15 @@ class RGAT(RGCN):
 
 
 class CompactRGAT(RGAT):
-    """This module's layers of R-GAT, compact."""
-
-    compact, reordered = True, False
+    how: ClassVar = {"compact": True, "reordered": False}
 
     def layer(self, wide: int, out: int, kinds: int, heads: int) -> nn.Module:
-        how = {"compact": self.compact, "reordered": self.reordered}
-        return _Attention(PigeonRGATConv(wide, out, kinds + 1, heads=heads, **how), kinds)
+        return _Attention(PigeonRGATConv(wide, out, kinds + 1, heads=heads, **self.how), kinds)
 
 
 class ReorderedRGAT(CompactRGAT):
-    """This module's layers of R-GAT, reordered."""
-
-    compact, reordered = False, True
+    how: ClassVar = {"compact": False, "reordered": True}
 
 
 class CompactReorderedRGAT(CompactRGAT):
-    """This module's layers of R-GAT, compact and reordered."""
-
-    compact, reordered = True, True
+    how: ClassVar = {"compact": True, "reordered": True}

@@ -40,14 +40,6 @@ from gatherbench.bench.run.models import NOTHING_AROUND, StepContext
 AHEAD, THREADS = 2, 2
 #: Direct writes are of whole blocks, from memory that begins at a page.
 BLOCK = 4096
-#: The counts: unit, and source of the number.
-MOVED = {
-    "out": ("B", "storages handed to the threads that store them"),
-    "in": ("B", "storages brought back"),
-    "forwarded": ("B", "storages wanted while still on their way, and handed back"),
-    "stall": ("s", "time.perf_counter, the training thread's waits for storages"),
-    "buffers": ("B", "buffers in host memory, used again from step to step"),
-}
 
 
 @dataclass(frozen=True)
@@ -87,12 +79,14 @@ class LostActivationsError(RuntimeError):
 
 
 class Pool:
-    """Pieces of a power of two of blocks (buffers, or places in a file), reused once given back."""
+    """Pieces of a power of two of blocks (buffers, or places in a file), reused once given back.
 
-    def __init__(self, make: Callable[[int], Any]) -> None:
-        self._make, self._lock = make, threading.Lock()
+    ``make(begin, size)`` makes one of ``size`` bytes, after pieces of ``begin`` bytes in all.
+    """
+
+    def __init__(self, make: Callable[[int, int], Any]) -> None:
+        self._make, self._lock, self.made_bytes = make, threading.Lock(), 0
         self._free: dict[int, list[Any]] = defaultdict(list)
-        self.made_bytes = 0
 
     def take(self, nbytes: int) -> Any:
         """Return a free piece of at least ``nbytes``, or make one."""
@@ -101,7 +95,7 @@ class Pool:
             if self._free[size]:
                 return self._free[size].pop()
             self.made_bytes += size
-            return self._make(size)
+            return self._make(self.made_bytes - size, size)
 
     def give(self, nbytes: int, piece: Any) -> None:
         with self._lock:
@@ -112,53 +106,41 @@ def piece_bytes(nbytes: int) -> int:
     return max(BLOCK, 1 << (nbytes - 1).bit_length())
 
 
-def host_piece(size: int, *, pinned: bool) -> Tensor:
-    """Return a buffer, uint8 ``[size]``, that begins at a page."""
+def host_piece(_begin: int, size: int, *, pinned: bool) -> Tensor:
+    """Make a buffer, uint8 ``[size]``, that begins at a page."""
     if pinned:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
     return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
 
 
-class PieceFile:
-    """A file without a name, past the page cache; the system frees it however the process ends."""
+def unnamed_file(folder: Path) -> int:
+    """Open a file past the page cache; the system frees it however the process ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(prefix="activations-", dir=folder) as file:
+        try:
+            return os.open(file.name, os.O_RDWR | os.O_DIRECT)
+        except OSError as error:
+            text = f"{folder} takes no direct writes (O_DIRECT), so its disk cannot be measured"
+            raise LostActivationsError(f"{text}: {error.strerror}") from None
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(prefix="activations-", dir=folder) as file:
-            try:
-                self._fd = os.open(file.name, os.O_RDWR | os.O_DIRECT)
-            except OSError as error:
-                text = f"{folder} takes no direct writes (O_DIRECT), so its disk cannot be measured"
-                raise LostActivationsError(f"{text}: {error.strerror}") from None
-        self.places = Pool(lambda size: self.places.made_bytes - size)  # appends to the file
-        self.close = weakref.finalize(self, os.close, self._fd)
 
-    def write(self, piece: Tensor, nbytes: int) -> int:
-        """Write the first ``nbytes`` of a buffer to the file; return their place in it."""
-        place: int = self.places.take(nbytes)
-        self._move(os.pwritev, piece, nbytes, place)
-        return place
-
-    def read(self, piece: Tensor, nbytes: int, place: int) -> None:
-        self._move(os.preadv, piece, nbytes, place)
-
-    def _move(self, call: Callable[..., int], piece: Tensor, nbytes: int, place: int) -> None:
-        """Move ``nbytes``, by whole blocks, in as many calls as it takes; else ``OSError``."""
-        wanted, moved = -(-nbytes // BLOCK) * BLOCK, 0
-        while moved < wanted:
-            count = call(self._fd, [piece.numpy().data[moved:wanted]], place + moved)
-            if count <= 0:
-                raise OSError(0, f"{moved} of {wanted} B were moved and no more")
-            moved += count
+def move(call: Callable[..., int], file: int, piece: Tensor, nbytes: int, place: int) -> None:
+    """Move whole blocks of a buffer to or from the file, in as many calls as it takes."""
+    wanted, moved = -(-nbytes // BLOCK) * BLOCK, 0
+    while moved < wanted:
+        count = call(file, [piece.numpy().data[moved:wanted]], place + moved)
+        if count <= 0:
+            raise OSError(0, f"{moved} of {wanted} B were moved and no more")
+        moved += count
 
 
 @dataclass(eq=False)
 class _Saved:
-    """A storage of ``nbytes`` for the backward pass: in ``memory``, or where ``place`` says."""
+    """A storage for the backward pass, the ``number``-th: in ``memory`` (uint8), or ``place``."""
 
-    memory: Tensor | None  # uint8
+    memory: Tensor | None
     nbytes: int
-    number: int  # in the order of saving
+    number: int
     source: Tensor | None  # the first saved tensor, which shows whether it has changed since
     version: int
     ready: Any  # on a GPU the event after which its memory may be read, or written
@@ -180,23 +162,31 @@ class Offload(StepContext):
         folder: for the file; ``None``: host memory.
     """
 
-    columns = MOVED
+    columns = {  # noqa: RUF012 - a ClassVar of the base
+        "out": ("B", "storages handed to the threads that store them"),
+        "in": ("B", "storages brought back"),
+        "forwarded": ("B", "storages wanted while still on their way, and handed back"),
+        "stall": ("s", "time.perf_counter, the training thread's waits for storages"),
+        "buffers": ("B", "buffers in host memory, used again from step to step"),
+    }
 
     def __init__(
         self, device: torch.device, smallest_bytes: int, folder: Path | None = None
     ) -> None:
-        self._on_gpu = device.type == "cuda"
         self._device, self._smallest = device, max(1, smallest_bytes)
+        self._on_gpu, self._forward = device.type == "cuda", False
         self._staying: set[int] = set()
-        self._forward = False
-        self._file = None if folder is None else PieceFile(folder)
+        self._file = None if folder is None else unnamed_file(folder)
+        if self._file is not None:
+            self._close_file = weakref.finalize(self, os.close, self._file)
+        self._places = Pool(lambda begin, _size: begin)
         self._buffers = Pool(partial(host_piece, pinned=self._on_gpu))
         self._out, self._back = (
             ThreadPoolExecutor(THREADS, thread_name_prefix=f"gatherbench-{way}")
             for way in ("store", "load")
         )
-        self._streams = threading.local()
-        self._lock, self._tally, self._failed = threading.Lock(), dict.fromkeys(MOVED, 0.0), ""
+        self._streams, self._lock, self._failed = threading.local(), threading.Lock(), ""
+        self._tally = dict.fromkeys(self.columns, 0.0)
         #: By storage and version; the weak reference protects its address from reuse.
         self._known: weakref.WeakValueDictionary[Any, _Saved] = weakref.WeakValueDictionary()
         self._order: list[weakref.ref[_Saved]] = []
@@ -214,24 +204,14 @@ class Offload(StepContext):
         self._refuse_lost()
 
     def counts(self) -> dict[str, float]:
-        counts, self._tally = self._tally, dict.fromkeys(MOVED, 0.0)
+        counts, self._tally = self._tally, dict.fromkeys(self.columns, 0.0)
         return counts | {"buffers": float(self._buffers.made_bytes)}
 
     def close(self) -> None:
         for pool in (self._out, self._back):
             pool.shutdown(cancel_futures=True)
         if self._file is not None:
-            self._file.close()
-
-    def _begin_backward(self) -> None:
-        """Wait until the tensors saved first have been stored."""
-        self._forward = False
-        begin = time.perf_counter()
-        for reference in self._order[:-AHEAD] if self._on_gpu else ():
-            saved = reference()
-            if saved is not None and saved.stored is not None:
-                saved.stored.result()
-        self._tally["stall"] += time.perf_counter() - begin
+            self._close_file()
 
     def _pack(self, tensor: Tensor) -> Any:
         self._refuse_lost()
@@ -259,43 +239,37 @@ class Offload(StepContext):
             return
         assert saved.memory is not None  # it is released below, and once
         assert saved.source is not None
-        nbytes, place = saved.nbytes, None
-        give = self._buffers.give if self._file is None else self._file.places.give
-        try:
+        nbytes, give = saved.nbytes, self._buffers.give
+        with self._noting(f"storing {nbytes:,} B"):
             place = piece = self._buffers.take(nbytes)
             with self._stream(saved.ready):
                 piece[:nbytes].copy_(saved.memory, non_blocking=True)
             if saved.source._version != saved.version:
                 raise LostActivationsError("a tensor was changed in place after it was saved")
             if self._file is not None:
-                place = self._file.write(piece, nbytes)
+                place, give = self._places.take(nbytes), self._places.give
+                move(os.pwritev, self._file, piece, nbytes, place)
                 self._buffers.give(nbytes, piece)
-        except (OSError, RuntimeError) as error:
-            self._lose(f"storing {nbytes:,} B", error)
-            return
-        weakref.finalize(saved, give, nbytes, place).atexit = False
-        with self._lock:
-            saved.place = place
-            if not saved.wanted:
-                self._leaving += [saved.memory, saved.source]
-                saved.memory = saved.source = None
+            weakref.finalize(saved, give, nbytes, place).atexit = False
+            with self._lock:
+                saved.place = place
+                if not saved.wanted:
+                    self._leaving += [saved.memory, saved.source]
+                    saved.memory = saved.source = None
 
     def _load(self, saved: _Saved, memory: Tensor) -> None:
         """Bring it back to ``memory`` from the buffer, or from the file."""
         piece, nbytes = saved.place, saved.nbytes
-        try:
+        with self._noting(f"bringing back {nbytes:,} B"):
             if self._file is not None:
                 piece = self._buffers.take(nbytes)
-                self._file.read(piece, nbytes, saved.place)
+                move(os.preadv, self._file, piece, nbytes, saved.place)
             with self._stream(saved.ready):
                 memory.copy_(piece[:nbytes], non_blocking=True)
-        except (OSError, RuntimeError) as error:
-            self._lose(f"bringing back {nbytes:,} B", error)
-            return
-        if self._file is not None:
-            self._buffers.give(nbytes, piece)
-        with self._lock:
-            saved.memory = memory
+            if self._file is not None:
+                self._buffers.give(nbytes, piece)
+            with self._lock:
+                saved.memory = memory
 
     def _event(self) -> Any:
         """Return an event after the GPU's queued work; ``None`` on a host."""
@@ -324,14 +298,23 @@ class Offload(StepContext):
         for reference in reversed(self._order[max(0, saved.number - AHEAD) : saved.number]):
             if (before := reference()) is not None:
                 self._want(before)
-        begin = time.perf_counter()
-        if saved.loading is not None:
-            saved.loading.result()
-        self._tally["stall"] += time.perf_counter() - begin
+        self._await(saved.loading)
         self._refuse_lost()
-        memory = saved.memory
         back = torch.empty(0, dtype=dtype, device=self._device)
-        return back.set_(memory.untyped_storage(), offset, size, stride)
+        return back.set_(saved.memory.untyped_storage(), offset, size, stride)
+
+    def _begin_backward(self) -> None:
+        """Wait on a GPU until the tensors saved first have been stored."""
+        self._forward = False
+        for reference in self._order[:-AHEAD] if self._on_gpu else ():
+            if (saved := reference()) is not None:
+                self._await(saved.stored)
+
+    def _await(self, moved: Future[None] | None) -> None:
+        begin = time.perf_counter()
+        if moved is not None:
+            moved.result()
+        self._tally["stall"] += time.perf_counter() - begin
 
     def _want(self, saved: _Saved) -> None:
         """Bring it to memory, or keep it there."""
@@ -346,9 +329,14 @@ class Offload(StepContext):
                 saved.ready = self._event()
                 saved.loading = self._back.submit(self._load, saved, memory)
 
-    def _lose(self, doing: str, error: Exception) -> None:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        self._failed = self._failed or f"{doing} of activations: {reason}"
+    @contextmanager
+    def _noting(self, doing: str) -> Iterator[None]:
+        """Note an error in a thread's block, for the thread that trains to raise."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:
+            known = isinstance(error, OSError) and error.strerror
+            self._failed = self._failed or f"{doing} of activations: {known or error}"
 
     def _refuse_lost(self) -> None:
         self._leaving.clear()

@@ -82,7 +82,7 @@ def _samplers(name: str, rig: Rig, scope: Scope) -> list[Point]:
 def host_sample(rig: Rig, point: Point) -> Observation:
     sampler, seeds = rig.once(_sampler, point.threads)
     drawn = int(torch.randint(1 << 30, (1,), generator=rig.random))
-    batches = epoch_seeds(seeds, BATCH_SIZE, 0, drawn, BATCHES)
+    batches = epoch_seeds(seeds, BATCH_SIZE, 0, drawn)[:BATCHES]
     begin = time.perf_counter()
     minibatches = [sampler.sample(batch, drawn) for batch in batches]
     seconds = time.perf_counter() - begin

@@ -27,7 +27,7 @@ def graph() -> tuple[NDArray[np.int64], NDArray[np.int32]]:
 def test_numba(benchmark: BenchmarkFixture, graph: tuple[NDArray[Any], ...], threads: int) -> None:
     """Time one minibatch after another; all differ."""
     indptr, indices = graph
-    seeds = epoch_seeds(np.flatnonzero(np.diff(indptr)), BATCH_SIZE, 0, 0, BATCHES)
+    seeds = epoch_seeds(np.flatnonzero(np.diff(indptr)), BATCH_SIZE, 0, 0)[:BATCHES]
     batches = enumerate(itertools.cycle(seeds))
 
     def setup() -> tuple[tuple[Any, ...], dict[str, Any]]:

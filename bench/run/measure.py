@@ -366,7 +366,7 @@ class MeasuredCase(ExitStack):
         # A split of your own may lack test nodes.
         if not batches or rank or not len(dataset.test_ids) or self.checker.no_fetch:
             return
-        seeds = epoch_seeds(dataset.test_ids, workload.batch_size, workload.seed, 0, batches)
+        seeds = epoch_seeds(dataset.test_ids, workload.batch_size, workload.seed, 0)[:batches]
         sampler = NeighborSampler(dataset.indptr, dataset.indices, workload.fanouts)
         right = seen = 0
         for i, of_batch in enumerate(seeds):

@@ -43,7 +43,8 @@ Fetched: TypeAlias = Callable[[], tuple[Tensor, MiniBatch]]
 
 
 class BlockGNN(nn.Module):
-    """A stack of bipartite PyG convolutions, ``conv((x_source, x_target), edges)``, input first."""
+    """A stack of bipartite PyG convolutions, input first: ``conv((x_source, x_target), edges)``,
+    with the kinds of the edges behind them if the minibatch has any."""
 
     def __init__(self, convs: list[nn.Module]) -> None:
         super().__init__()
@@ -52,7 +53,8 @@ class BlockGNN(nn.Module):
     def forward(self, x: Tensor, batch: MiniBatch) -> Tensor:
         """Logits ``[S, classes]`` of the seeds from the fetched rows ``x`` ``[B, D]``."""
         for conv, block in zip(self.convs, reversed(range(len(batch.edges))), strict=True):
-            x = conv((x, x[: batch.num_nodes[block]]), batch.edges[block])
+            kinds = batch.kinds[block : block + 1]
+            x = conv((x, x[: batch.num_nodes[block]]), batch.edges[block], *kinds)
             if block > 0:
                 x = dropout(relu(x), DROPOUT, self.training)
         return x

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from gatherbench.bench.sampling.kernels import Ids, Ints
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.sampler import Sampler, check_fanouts, check_graph, check_seeds
 from gatherbench.bench.sampling.splitmix import derive
@@ -34,20 +35,20 @@ class DeviceSampler(Sampler):
     The work of a layer grows with the square of its fan-out and not with the degrees. Calls from
     several threads wait for one another.
 
-    A minibatch begins without a wait, on a separate stream; only its result waits for its sizes. If
-    it begins some steps ahead, they are ready by then. So no extra thread has to draw during the
-    training, which would take Python's lock from it. Ids and edges stay on the GPU. Only a fan-out
-    of -1 makes the host wait in its layer, for the number of edges.
+    A minibatch begins without a wait, on a separate stream; only its result waits for its sizes,
+    which are ready by then if it begins some steps ahead. So no thread has to take Python's lock
+    from the training to draw. Only a fan-out of -1 makes the host wait in its layer, for the number
+    of edges.
 
     GPU memory: a copy of the graph unless it is read in place; 8 B for each node; during a draw
-    about 40 B for each edge that a layer could have (targets times fan-out, at most the graph's
-    edges). The minibatch keeps 16 B of these, and 8 more for the last layer.
+    about 40 B for each edge that a layer could have (targets times fan-out), of which the minibatch
+    keeps 16 B, and 8 more for the last layer.
 
     Args:
         indptr, indices, fanouts: as for ``NeighborSampler``; on the host, may be memory maps.
         device: the GPU.
-        in_place: leave the graph in host memory, in a registered copy, so that each edge that is
-            drawn is a read over the link (DGL calls it UVA sampling).
+        in_place: leave the graph in host memory, in a registered copy: each edge that is drawn is
+            a read over the link (DGL calls it UVA sampling).
 
     Raises:
         TypeError: an array has the wrong dtype.
@@ -59,8 +60,8 @@ class DeviceSampler(Sampler):
 
     def __init__(
         self,
-        indptr: NDArray[np.int64],
-        indices: NDArray[np.int32] | NDArray[np.int64],
+        indptr: Ids,
+        indices: Ints,
         fanouts: Sequence[int],
         device: torch.device,
         *,
@@ -68,13 +69,11 @@ class DeviceSampler(Sampler):
     ) -> None:
         self.fanouts = check_fanouts(fanouts)
         self.num_nodes = check_graph(indptr, indices)
-        parts: tuple[NDArray[np.int64], NDArray[Any]] = indptr, indices
+        parts: tuple[Ids, Ints] = indptr, indices
         if in_place:  # each on separate pages, as a page is registered once
             given = [tensor_of(part[:, None]) for part in parts]
-            graph = [
-                empty((len(part), 1), part.dtype, memory="shared").copy_(part).view(-1)
-                for part in given
-            ]
+            pages = [empty((len(part), 1), part.dtype, memory="shared") for part in given]
+            graph = [page.copy_(part).view(-1) for page, part in zip(pages, given, strict=True)]
         else:
             graph = [torch.from_numpy(np.array(part)).to(device) for part in parts]
         # sample.cu's `first` and `base`. The checks below wait until it has been written.
@@ -86,20 +85,14 @@ class DeviceSampler(Sampler):
         if graph[1].numel():
             low, high = torch.aminmax(graph[1])
             if int(low) < 0 or int(high) >= self.num_nodes:
-                raise IndexError(
-                    f"indices: holds nodes {int(low)}..{int(high)}, outside the graph's"
-                    f" 0..{self.num_nodes - 1}"
-                )
+                found, last = f"holds nodes {int(low)}..{int(high)}", self.num_nodes - 1
+                raise IndexError(f"indices: {found}, outside the graph's 0..{last}")
         self._held = [HostRegistration(part, device.index or 0) for part in graph if in_place]
-        self._graph: list[Tensor | int] = [registration.address for registration in self._held] or [
-            *graph
-        ]
-        self._index_bytes = graph[1].element_size()
-        self._most_edges = graph[1].numel()
+        self._graph: list[Tensor | int] = [part.address for part in self._held] or [*graph]
+        self._index_bytes, self._most_edges = graph[1].element_size(), graph[1].numel()
         self._device, self._lock = device, threading.Lock()
-        self._kernels = {
-            name: load_from("sample.cu", name, architecture(device)) for name in _KERNELS
-        }
+        target = architecture(device)
+        self._kernels = {name: load_from("sample.cu", name, target) for name in _KERNELS}
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -110,28 +103,16 @@ class DeviceSampler(Sampler):
         self._slots: list[_Slot] = []
 
     def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
-        """Draw the minibatch of ``seeds``: :meth:`begin`, and :meth:`Drawing.result`."""
         return self.begin(seeds, seed).result()
 
     def begin(self, seeds: Tensor, seed: int) -> Drawing:
-        """Begin to draw the minibatch of ``seeds`` on the GPU.
-
-        Args:
-            seeds: distinct node ids, int64 ``[S]`` on the host, ``S >= 1``.
-            seed: determines every draw, together with the seed nodes and the graph.
-
-        Raises:
-            TypeError: seeds are no int64 tensor.
-            ValueError: seeds are empty, not one-dimensional, not on the host, or repeat a node.
-            IndexError: a seed node is outside the graph.
-        """
+        """Begin to draw the minibatch of ``seeds`` on the GPU; arguments and errors are those of
+        :meth:`NeighborSampler.sample`."""
         known = check_seeds(seeds)
         low, high = (int(bound) for bound in torch.aminmax(known))
         if low < 0 or high >= self.num_nodes:
-            raise IndexError(
-                f"seeds: hold {low if low < 0 else high}, outside the graph's nodes"
-                f" 0..{self.num_nodes - 1}"
-            )
+            bad, last = low if low < 0 else high, self.num_nodes - 1
+            raise IndexError(f"seeds: hold {bad}, outside the graph's nodes 0..{last}")
         if torch.unique(known).numel() != known.numel():
             raise ValueError("seeds: a node stands there twice: make them unique")
         with self._lock, torch.cuda.stream(self._stream):
@@ -150,11 +131,9 @@ class DeviceSampler(Sampler):
         return Drawing(self, slot, known.numel(), nodes, edges)
 
     def clone(self, threads: int) -> Self:
-        """Return this sampler, which other threads may share."""
-        return self
+        return self  # other threads may share it
 
     def give_back(self, slot: _Slot) -> None:
-        """Return the slot of a complete minibatch for reuse."""
         self._slots.append(slot)
 
     def _draw(self, nodes: Tensor, fanout: int, key: int, sizes: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,8 +162,8 @@ class DeviceSampler(Sampler):
 class _Slot:
     """The host memory and event of one minibatch; reused when the minibatch is complete.
 
-    It is page-locked: while a copy to pageable memory waits, CUDA may hold a lock that launches of
-    other threads need (torch's ``_local_scalar_dense_cuda`` avoids it for that reason).
+    The memory is page-locked: while a copy to pageable memory waits, CUDA may hold a lock that
+    launches of other threads need (torch's ``_local_scalar_dense_cuda`` avoids it for that reason).
     """
 
     def __init__(self, device: torch.device, layers: int) -> None:
@@ -194,28 +173,25 @@ class _Slot:
         self.there = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
 
 
+@dataclass(frozen=True, slots=True)
 class Drawing:
-    """A minibatch that a :class:`DeviceSampler` is drawing."""
+    """A minibatch of so many ``seeds`` that a :class:`DeviceSampler` is drawing."""
 
-    def __init__(
-        self, sampler: DeviceSampler, slot: _Slot, seeds: int, nodes: Tensor, edges: list[Tensor]
-    ) -> None:
-        self._sampler, self._slot, self._seeds = sampler, slot, seeds
-        self._nodes, self._edges = nodes, edges
+    _sampler: DeviceSampler
+    _slot: _Slot
+    _seeds: int
+    _nodes: Tensor
+    _edges: list[Tensor]
 
     def result(self) -> MiniBatch:
-        """Wait for the minibatch, once; all of it is then complete on the device.
-
-        Any stream may use it, and the current one for any length of time.
-        """
+        """Wait for the minibatch, once: it is then complete on the device, for any stream to use,
+        and for the current one at any time."""
         if self._slot.there is not None:
             self._slot.there.synchronize()
         sizes = self._slot.sizes.tolist()
         self._sampler.give_back(self._slot)
-        edges = tuple(
-            flat[: 2 * count].view(2, count)
-            for flat, count in zip(self._edges, sizes[::2], strict=True)
-        )
+        counted = zip(self._edges, sizes[::2], strict=True)
+        edges = tuple(flat[: 2 * count].view(2, count) for flat, count in counted)
         drawn = MiniBatch(self._nodes[: sizes[-1]], edges, (self._seeds, *sizes[1::2]))
         if self._slot.there is not None:
             current = torch.cuda.current_stream(self._nodes.device)

@@ -28,19 +28,13 @@ _ORDER, _DRAWS, _EARLIER = 1, 2, 5
 
 
 def epoch_seeds(
-    train_ids: NDArray[np.int64] | Tensor,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    max_batches: int = 0,
+    train_ids: NDArray[np.int64] | Tensor, batch_size: int, seed: int, epoch: int
 ) -> list[Tensor]:
     """Return an epoch's seed nodes by minibatch: int64 ``[batch_size]``; the last may be shorter.
 
     Args:
         train_ids: distinct node ids, int64 ``[T]``; not changed.
-        batch_size: seed nodes per minibatch.
         seed, epoch: determine the order, on every machine and in every version.
-        max_batches: limit of the minibatches; 0: the whole epoch.
 
     Raises:
         ValueError: there is no node.
@@ -49,29 +43,21 @@ def epoch_seeds(
     if len(ids) == 0:
         raise ValueError("train_ids: an epoch needs at least one seed node, got none")
     order = np.argsort(stream(derive(seed, epoch, _ORDER), len(ids)), kind="stable")
-    if max_batches:
-        order = order[: max_batches * batch_size]
     return list(torch.split(torch.from_numpy(ids[order]), batch_size))
 
 
 def workload_seeds(
     workload: Workload, sampler: Sampler, train_ids: NDArray[np.int64], epoch: int, rank: int = 0
 ) -> Sequence[Any]:
-    """Return the sampler's argument for each minibatch of an epoch: by default, the seed nodes.
-
-    If several ranks train, they are those of ``rank``.
-
-    Raises:
-        ValueError: as :func:`epoch_seeds`; or ranks would have different numbers of minibatches.
-    """
+    """Return the sampler's argument for each minibatch of a rank's epoch (by default, seed nodes);
+    a sampler that would give ranks different numbers of minibatches is a ``ValueError``."""
     steps = epoch_seeds(train_ids, workload.step_seeds, workload.seed, epoch)
     if workload.gpus > 1:
         steps = rank_seeds(steps, rank, workload.gpus)
     tasks = sampler.tasks(steps, workload.seed, epoch, rank)
     if workload.gpus > 1 and len(tasks) != len(steps):
-        raise ValueError(
-            f"{workload.sampler} has minibatches of its own number: for one rank alone"
-        )
+        text = "has minibatches of its own number: for one rank alone"
+        raise ValueError(f"{workload.sampler} {text}")
     return tasks[: workload.max_batches or None]
 
 
@@ -80,19 +66,12 @@ def rank_seeds(steps: list[Tensor], rank: int, world: int) -> list[Tensor]:
 
     Of a step's ``n`` seeds each rank has ``n // world``, in order; the last ``n % world`` are left
     out, and so is a step with fewer seeds than ranks. DDP averages the gradients of the ranks, so
-    their mean is that of the joined seeds.
-
-    Raises:
-        ValueError: no step has a seed for every rank.
+    their mean is that of the joined seeds. ``ValueError``: no step has a seed for every rank.
     """
-    shares = [step.numel() // world for step in steps]
-    if not any(shares):
+    steps = [step for step in steps if step.numel() >= world]
+    if not steps:
         raise ValueError(f"no minibatch has a seed node for each of {world} ranks")
-    return [
-        step[rank * share : (rank + 1) * share]
-        for step, share in zip(steps, shares, strict=True)
-        if share
-    ]
+    return [torch.split(step, step.numel() // world)[rank] for step in steps]
 
 
 def batch_seed(seed: int, epoch: int, batch: int, rank: int = 0, world: int = 1) -> int:
@@ -105,8 +84,8 @@ def draws(
 ) -> Iterator[tuple[Any, int]]:
     """Give the arguments of the sampler for a rank's minibatches: seed nodes and random seed.
 
-    The call itself orders the seed nodes, before any clock
-    starts: on a large graph this sort takes as long as several minibatches.
+    The call itself orders the seed nodes, which takes as long as several minibatches on a large
+    graph: before any clock starts.
     """
     tasks = workload_seeds(workload, sampler, dataset.train_ids, epoch, rank)
     return (
@@ -124,11 +103,7 @@ def knowledge_of(
     """Return all that may be known of a workload in advance; a strategy gets what it requests.
 
     Earlier minibatches have another seed than the measured ones. They come from whole epochs even
-    where the measured ones are cut short, as in a training that goes on for days.
-
-    Args:
-        measured: input ids of the measured minibatches.
-        partitions: the parts of the nodes, where a minibatch sees some of them.
+    where the measured ones, whose input ids are ``measured``, are cut short.
     """
     seed = derive(workload.seed, _EARLIER)
     other = replace(workload, seed=seed, max_batches=0, gpus=1)
@@ -137,10 +112,5 @@ def knowledge_of(
     def earlier(epoch: int) -> Iterator[Tensor]:
         return (sampler.sample(*task).input_ids for task in draws(other, dataset, sampler, epoch))
 
-    return Knowledge(
-        graph=Adjacency(dataset.indptr, dataset.indices),
-        training_ids=dataset.train_ids,
-        earlier=earlier,
-        measured=measured,
-        partitions=partitions,
-    )
+    graph, train_ids = Adjacency(dataset.indptr, dataset.indices), dataset.train_ids
+    return Knowledge(graph, train_ids, earlier, measured, partitions=partitions)

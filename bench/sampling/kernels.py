@@ -2,8 +2,8 @@
 
 They are serial on purpose. numba's own ``prange`` aborts the process when two Python threads
 enter it at once (its workqueue layer) or hangs after a fork (GNU OpenMP), and a sampler shares
-its process with a gathering thread or runs inside forked ``NodeLoader`` workers. Instead, the
-sampler splits the targets over its own threads.
+its process with a gathering thread or runs inside forked ``NodeLoader`` workers. The sampler splits
+the targets over its own threads.
 
 Random numbers are counters, not streams: draw ``j`` for target ``v`` of layer ``l`` is a hash of
 ``(seed, l, v, j)``, the SplitMix64 finaliser of Steele, Lea and Flood, "Fast splittable
@@ -36,11 +36,9 @@ _0, _1, _6, _63, _64 = _u(0), _u(1), _u(6), _u(63), _u(64)
 _27, _30, _31, _32, _LOW = _u(27), _u(30), _u(31), _u(32), _u(0xFFFFFFFF)
 #: Targets per block: enough to overlap cache misses, few enough to stay in the L1 cache.
 _BLOCK = _u(64)
-
 #: How many steps ahead :func:`count` and :func:`relabel` prefetch cache lines.
 _AHEAD = 24
-
-#: The value that :func:`enter_seeds` and :func:`relabel` return on success.
+#: What :func:`enter_seeds` and :func:`relabel` return on success.
 OK = -1
 
 
@@ -151,31 +149,16 @@ def _choose(begin: _u, degree: _u, state: _u, indices: Ints, chosen: Ids, used: 
 
 @njit(nogil=True, cache=True)
 def draw(
-    indptr: Ids,
-    indices: Ints,
-    nodes: Ids,
-    base: int,
-    begins: Ids,
-    offsets: Ids,
-    first: int,
-    last: int,
-    key: _u,
-    sources: Ids,
-    targets: Ids,
-    places: Ids,
-    used: Words,
-) -> None:
-    """Draw neighbours of ``nodes[first:last]``: their global ids, and the targets' local numbers.
+    indptr: Ids, indices: Ints,
+    nodes: Ids, base: int, begins: Ids, offsets: Ids, first: int, last: int,
+    key: _u, sources: Ids, targets: Ids, places: Ids, used: Words,
+) -> None:  # fmt: skip
+    """Draw neighbours of ``nodes[first:last]``, of which ``nodes[t]`` has the number ``base + t``.
 
-    Lists no longer than the fan-out are copied whole, in their order.
-
-    Args:
-        nodes: int64 ``[T]``; ``nodes[t]`` has the local number ``base + t``.
-        begins, offsets: from :func:`count`.
-        key: the layer's random key.
-        sources, targets: int64 ``[E]``; ``offsets[first]:offsets[last]`` are written.
-        places: int64 ``[E]`` gets each edge's place in ``indices``; ``[0]`` to skip this.
-        used: uint64, a bit for every place in the longest list; all zero before and after.
+    ``sources`` ``[E]`` get their global ids, ``targets`` the local numbers, and ``places`` (unless
+    empty) the places in ``indices``, at ``offsets[first]:offsets[last]`` of :func:`count`. Lists no
+    longer than the fan-out are copied whole, in their order. ``key`` is the layer's; ``used`` has a
+    bit for every place in the longest list, all zero before and after.
     """
     # First choose the places for a block of targets and prefetch their cache lines, then read them.
     for block in range(_u(first), _u(last), _BLOCK):
@@ -202,13 +185,10 @@ def draw(
 def relabel(sources: Ids, ids: Ids, known: int, table: NDArray[np.int32]) -> tuple[np.int64, int]:
     """Replace global ids by local numbers, and append new nodes in the order of their appearance.
 
-    ``table[v]`` is the place of ``v`` in ``ids`` if that place is below ``known`` and holds ``v``;
-    otherwise it has no meaning. This is a sparse set (Briggs and Torczon, "An efficient
-    representation for sparse sets", LOPLAS 2, 1993), which is never cleared and survives failures.
-
-    Args:
-        ids: int64, at least ``known + len(sources)`` long; it never becomes shorter.
-        table: int32 ``[N]``, zeros at first.
+    ``table[v]`` (``[N]``, zeros at first) is the place of ``v`` in ``ids`` if that place is below
+    ``known`` and holds ``v``; otherwise it has no meaning. This is a sparse set (Briggs and
+    Torczon, "An efficient representation for sparse sets", LOPLAS 2, 1993), which is never cleared
+    and survives failures. ``ids`` has room for ``known + len(sources)`` and never becomes shorter.
 
     Returns:
         The number of known nodes; and the column of a source outside the graph, or ``OK``.

@@ -1,9 +1,9 @@
 """A sampled minibatch: the seed nodes, the rows it needs and the edges between them.
 
 The layout is that of message-flow blocks. Layer ``k`` (counted from the seeds outwards) connects
-its source nodes to its target nodes. Its targets are the first nodes among its sources, and its
-sources are the targets of layer ``k + 1``. Each layer samples anew for *all* its targets, like
-DGL's ``MultiLayerNeighborSampler`` in the paper's training script.
+its source nodes, the targets of layer ``k + 1``, to its target nodes, the first of its sources.
+Each layer samples anew for *all* its targets, like DGL's ``MultiLayerNeighborSampler`` in the
+paper's training script.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Uniform neighbour sampling on the CPU: the default of plans.
 
 PyG's own ``NeighborLoader`` needs a compiled extension that has no wheel on the package index, and
-a benchmark of data movement must not wait for its sampler. So gatherbench has this sampler. Its
-minibatches depend on the seed alone, not on the number of threads or on earlier minibatches.
+a benchmark of data movement must not wait for its sampler. So gatherbench has its own.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Self
 
@@ -20,15 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gatherbench.bench.sampling import kernels
+from gatherbench.bench.sampling.kernels import Ids, Ints, Words
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.sampler import Sampler, check_fanouts, check_graph, check_seeds
 from gatherbench.bench.sampling.splitmix import derive
 
 #: Edges per thread at least: waking another thread for fewer takes longer than drawing them.
 _EDGES_PER_THREAD = 4096
-#: The targets of a thread: nodes ``[T]`` of a layer, the number of the first, where their lists and
-#: their edges ``[T + 1]`` begin, and the range of the thread's nodes (the end is exclusive).
-Targets = tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64], int, int]
+#: The targets of a thread: ``nodes`` to ``last`` of :func:`.draw`.
+Targets = tuple[Ids, int, Ids, Ids, int, int]
 
 
 class NeighborSampler(Sampler):
@@ -36,24 +35,22 @@ class NeighborSampler(Sampler):
 
     Every layer samples anew for all its targets (see :mod:`.minibatch`). A target with no more
     neighbours than the fan-out keeps them all. Parallel edges count separately: a neighbour that is
-    listed twice is twice as likely and may be drawn twice. Self-loops are edges like any other; a
-    node without neighbours has no edges.
+    listed twice is twice as likely and may be drawn twice. Self-loops are edges like any other.
 
     The same seed gives the same minibatch, bit for bit, on every machine and with any number of
-    threads. Calls from several threads wait for one another (give each thread a :meth:`clone` to
-    run in parallel); a fork may happen at any time.
+    threads. Calls from several threads wait for one another (give each a :meth:`clone` to run in
+    parallel); a fork may happen at any time.
 
-    Memory: 4 bytes for each node of the graph (a table of positions that is touched only where
-    nodes are sampled, and never cleared), about 32 bytes for each edge of a minibatch, and for each
-    thread a bit for each neighbour of the largest hub.
+    Memory: 4 bytes for each node of the graph (touched only where nodes are sampled), about 32
+    bytes for each edge of a minibatch, and for each thread a bit for each neighbour of the largest
+    hub.
 
     Args:
         indptr: int64 ``[N + 1]``; the in-neighbours of ``v`` are
             ``indices[indptr[v]:indptr[v + 1]]``. May be a memory map; read once here.
         indices: int32 or int64 ``[E]``. May be a memory map; only the sampled lists are read.
         fanouts: neighbours for each target, from the seeds outwards; -1 takes all.
-        threads: the most to use; ``None``: torch's number at the time of the call, which is every
-            core in a training process and one in a ``DataLoader`` worker.
+        threads: the most to use; ``None``: torch's number at the time of the call.
 
     Raises:
         TypeError: an array has the wrong dtype.
@@ -61,38 +58,34 @@ class NeighborSampler(Sampler):
     """
 
     def __init__(
-        self,
-        indptr: NDArray[np.int64],
-        indices: NDArray[np.int32] | NDArray[np.int64],
-        fanouts: Sequence[int],
-        threads: int | None = None,
+        self, indptr: Ids, indices: Ints, fanouts: Sequence[int], threads: int | None = None
     ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads = {threads}: expected at least 1, or None")
-        self.fanouts = check_fanouts(fanouts)
-        self.threads = threads
+        self.fanouts, self.threads = check_fanouts(fanouts), threads
         self.num_nodes = check_graph(indptr, indices)
-        self._indptr = _read_only(indptr)
-        self._indices = _read_only(indices)
+        self._indptr, self._indices = _read_only(indptr), _read_only(indices)
         degree = int(kernels.max_degree(self._indptr))
         if not 0 <= degree < 2**32:
-            raise ValueError(
-                "indptr: decreases, or a node has 2^32 neighbours or more; the graph is broken"
-            )
+            fault = "decreases, or a node has 2^32 neighbours or more"
+            raise ValueError(f"indptr: {fault}; the graph is broken")
         self._words = degree // 64 + 1  # of a thread's scratch: a bit for each neighbour
         self._begin()
-        self._compile()
+        # Numba compiles the kernels, or reads them from its cache, before any timed call.
+        nothing = np.empty(0, np.int64)
+        kernels.enter_seeds(nothing, self._ids, self._table)
+        self._draw(0, 0, 0, np.uint64(0), with_places=False)
+        self._relabel(nothing, 0)
 
     def _begin(self) -> None:
         """Create the working memory and the threads, which no two samplers share.
 
-        Forked ``DataLoader`` workers lack the threads of their parent: a copied pool or held lock
-        would wait there for ever. So a fork calls this again.
+        A fork calls this again: a ``DataLoader`` worker lacks the threads of its parent, and would
+        wait for ever for a copied pool or a held lock.
         """
         self._lock = threading.Lock()
-        most = self.threads or os.cpu_count()  # they start as they are needed
-        self._pool = ThreadPoolExecutor(most, thread_name_prefix="gatherbench-sample")
-        self._scratch: list[NDArray[np.uint64]] = []
+        self._pool = ThreadPoolExecutor(self.threads or os.cpu_count(), "gatherbench-sample")
+        self._scratch: list[Words] = []
         self._table = np.zeros(self.num_nodes, np.int32)
         self._ids = np.zeros(1, np.int64)
         _living.add(self)
@@ -122,13 +115,11 @@ class NeighborSampler(Sampler):
         return self._sample(seeds, seed, frontiers=False)[0]
 
     def sample_frontiers(self, seeds: Tensor, seed: int) -> tuple[MiniBatch, tuple[Tensor, ...]]:
-        """Draw like :meth:`sample`, but layer ``k`` only for the nodes that layer ``k - 1`` added.
+        """Draw like :meth:`sample`, but layer ``k`` only for the nodes that layer ``k - 1`` added,
+        and return for each layer the places of its edges in ``indices``, int64, too.
 
         These are PyG's subgraphs: each node is expanded once, so layer ``k``'s targets have the
         local numbers from ``num_nodes[k - 1]`` to ``num_nodes[k] - 1``.
-
-        Returns:
-            The minibatch, and for each layer the places of its edges in ``indices``, int64.
         """
         return self._sample(seeds, seed, frontiers=True)
 
@@ -149,92 +140,60 @@ class NeighborSampler(Sampler):
             input_ids = torch.from_numpy(self._ids[:known].copy())
         return MiniBatch(input_ids, tuple(edges), tuple(num_nodes)), tuple(places)
 
-    def _compile(self) -> None:
-        """Let numba compile the kernels, or read them from its cache, before any timed call."""
-        nothing = np.empty(0, np.int64)
-        kernels.enter_seeds(nothing, self._ids, self._table)
-        self._draw(0, 0, 0, np.uint64(0), with_places=False)
-        self._relabel(nothing, 0)
-
     def _enter(self, seeds: Tensor) -> int:
         array = check_seeds(seeds).numpy()
         self._reserve(0, len(array))
         bad = int(kernels.enter_seeds(array, self._ids, self._table))
         if bad != kernels.OK:
+            seed = f"seeds[{bad}] = {array[bad]}"
             if 0 <= array[bad] < self.num_nodes:
-                raise ValueError(
-                    f"seeds[{bad}] = {array[bad]} stands there twice: make them unique"
-                )
-            raise IndexError(
-                f"seeds[{bad}] = {array[bad]} is outside the graph's nodes 0..{self.num_nodes - 1}"
-            )
+                raise ValueError(f"{seed} stands there twice: make them unique")
+            raise IndexError(f"{seed} is outside the graph's nodes 0..{self.num_nodes - 1}")
         return len(array)
 
     def _draw(
         self, first: int, last: int, layer: int, key: np.uint64, *, with_places: bool
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    ) -> tuple[Ids, Ids]:
         """Draw edges ``[2, E]`` (global source, local target) of the nodes ``first..last - 1``."""
         nodes = self._ids[first:last]
-        begins = np.empty(last - first, np.int64)
-        offsets = np.empty(last - first + 1, np.int64)
-        fanout = self.fanouts[layer]
-        total = int(kernels.count(self._indptr, nodes, fanout, begins, offsets))
+        begins, offsets = np.empty(last - first, np.int64), np.empty(last - first + 1, np.int64)
+        total = int(kernels.count(self._indptr, nodes, self.fanouts[layer], begins, offsets))
         edges = np.empty((2, total), np.int64)
         places = np.empty(total if with_places else 0, np.int64)
-
-        def part(member: int, start: int, stop: int) -> None:
-            targets = (nodes, first, begins, offsets, start, stop)
-            self._draw_part(layer, key, targets, edges, places, self._scratch[member])
-
-        threads = self.threads or torch.get_num_threads()
-        threads = max(1, min(threads, total // _EDGES_PER_THREAD))
+        threads = max(1, min(self.threads or torch.get_num_threads(), total // _EDGES_PER_THREAD))
+        while len(self._scratch) < threads:
+            self._scratch.append(np.zeros(self._words, np.uint64))
         # Split the edges evenly instead of the targets: one hub may have most of them.
         cuts = np.searchsorted(offsets, np.linspace(0, total, threads + 1)[1:-1])
-        bounds = [0, *(int(c) for c in cuts), last - first]
-        self._run(part, bounds)
+        bounds = [0, *cuts.tolist(), last - first]
+
+        def part(member: int) -> None:
+            targets = (nodes, first, begins, offsets, bounds[member], bounds[member + 1])
+            self._draw_part(layer, key, targets, edges, places, self._scratch[member])
+
+        others = [self._pool.submit(part, member) for member in range(1, threads)]
+        try:
+            part(0)
+        finally:
+            wait(others)  # none may still be writing when this returns or raises
+        for other in others:
+            other.result()
         return edges, places
 
     def _draw_part(
-        self,
-        layer: int,
-        key: np.uint64,
-        targets: Targets,
-        edges: NDArray[np.int64],
-        places: NDArray[np.int64],
-        used: NDArray[np.uint64],
+        self, layer: int, key: np.uint64, targets: Targets, edges: Ids, places: Ids, used: Words
     ) -> None:
         """Draw the edges of a thread's targets (:func:`.draw`)."""
         drawn_from = (self._indptr, self._indices, *targets)
         kernels.draw(*drawn_from, key, edges[0], edges[1], places, used)
 
-    def _run(self, part: Callable[[int, int, int], None], bounds: Sequence[int]) -> None:
-        """Call ``part(member, bounds[member], bounds[member + 1])`` for all members at once.
-
-        Member 0 is the calling thread. The call returns or raises only when all have ended, so that
-        none is still writing.
-        """
-        while len(self._scratch) < len(bounds) - 1:
-            self._scratch.append(np.zeros(self._words, np.uint64))
-        others = [
-            self._pool.submit(part, member, *bounds[member : member + 2])
-            for member in range(1, len(bounds) - 1)
-        ]
-        try:
-            part(0, bounds[0], bounds[1])
-        finally:
-            wait(others)
-        for other in others:
-            other.result()
-
-    def _relabel(self, sources: NDArray[np.int64], known: int) -> int:
+    def _relabel(self, sources: Ids, known: int) -> int:
         """Make the global ids in ``sources`` local; return the number of nodes known afterwards."""
         self._reserve(known, len(sources))
         more, bad = kernels.relabel(sources, self._ids, known, self._table)
         if bad != kernels.OK:
-            raise IndexError(
-                f"indices: holds node {sources[bad]}, outside the graph's 0..{self.num_nodes - 1};"
-                " the graph is broken, make it again"
-            )
+            fault = f"holds node {sources[bad]}, outside the graph's 0..{self.num_nodes - 1}"
+            raise IndexError(f"indices: {fault}; the graph is broken, make it again")
         return int(more)
 
     def _reserve(self, known: int, more: int) -> None:
@@ -245,7 +204,7 @@ class NeighborSampler(Sampler):
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a read-only view, so that numba compiles once: writable arrays have another type."""
+    # So that numba compiles once: writable arrays have another type.
     view: NDArray[Any] = np.asarray(array).view()
     view.flags.writeable = False
     return view

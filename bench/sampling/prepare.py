@@ -13,11 +13,9 @@ from gatherbench.datasets.source import Progress, silent
 def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, str]:
     """Return the folder of the workload's dataset, made if it is missing, and an identity.
 
-    The identity is equal for equal datasets with equal minibatches. It begins with
-    :func:`state_of` the folder; a hash of the first minibatches of every rank follows.
-
-    Args:
-        progress: gets the current step, and the fraction of it that is complete.
+    The identity is equal for equal datasets with equal minibatches: :func:`state_of` the folder,
+    then a hash of the first minibatches of every rank. ``progress`` gets the current step, and the
+    fraction of it that is complete.
 
     Raises:
         DatasetError: the dataset is unavailable or broken.
@@ -41,10 +39,7 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, str]
 
 
 def state_of(dataset: Path) -> str:
-    """Return a hash of the dataset's spec; empty if there is no spec.
-
-    The spec of an imported graph holds a checksum.
-    """
+    """Return a hash of the dataset's spec (which of an imported graph holds a checksum), or ""."""
     from gatherbench.datasets.dataset import SPEC_FILE
 
     try:

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.index import index2ptr
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
@@ -24,6 +24,7 @@ from torch_geometric.sampler import (
 )
 from torch_geometric.sampler.neighbor_sampler import edge_sample
 
+from gatherbench.bench.sampling.kernels import Ids, Ints
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.checks import check_nodes, edges_of
 from gatherbench.kernels.modes import plain_torch
@@ -39,16 +40,15 @@ class PygNeighborSampler(BaseSampler):
     too large for two copies, use an empty one: ``torch.empty(2, 0, dtype=torch.long)``.
 
     Args:
-        indptr, indices, fanouts, threads: as for
-            :class:`~gatherbench.bench.sampling.numba_sampler.NeighborSampler`.
+        indptr, indices, fanouts, threads: as for :class:`.numba_sampler.NeighborSampler`.
         edge_permutation: int64 ``[E]``, the column in ``Data.edge_index`` of each place in
-            ``indices``, or ``None`` where they agree. It gives edge attributes and ``e_id``.
+            ``indices`` (for ``e_id`` and edge attributes); ``None``: they agree.
     """
 
     def __init__(
         self,
-        indptr: NDArray[np.int64],
-        indices: NDArray[np.int32] | NDArray[np.int64],
+        indptr: Ids,
+        indices: Ints,
         fanouts: Sequence[int],
         threads: int | None = None,
         edge_permutation: Tensor | None = None,
@@ -78,16 +78,12 @@ class PygNeighborSampler(BaseSampler):
             num_nodes = check_nodes(data)
             sources, targets = edges_of(data, num_nodes)
             order = torch.argsort(targets, stable=True)
-            indptr = torch.zeros(num_nodes + 1, dtype=torch.int64, device="cpu")
-            torch.cumsum(torch.bincount(targets, minlength=num_nodes), 0, out=indptr[1:])
+            indptr = index2ptr(targets[order], num_nodes)
             return cls(indptr.numpy(), sources[order].numpy(), fanouts, threads, order)
 
     def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
-        """Sample the subgraph around ``index.node`` (distinct nodes).
-
-        Raises:
-            ValueError: the input has a node type or times, or repeats a node.
-        """
+        """Sample the subgraph around ``index.node``; a node type or times, or a repeated node, is a
+        ``ValueError``."""
         _refuse_types_and_times(index)
         out = self._subgraph(index.node)
         out.metadata = (index.input_id, index.time)
@@ -96,11 +92,8 @@ class PygNeighborSampler(BaseSampler):
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput:
-        """Sample the subgraph around the ends of edges in ``index``, with PyG's negative sampling.
-
-        Raises:
-            ValueError: the input has edge types or times.
-        """
+        """Sample the subgraph around the ends of edges in ``index``, with PyG's negative sampling;
+        edge types or times are a ``ValueError``."""
         _refuse_types_and_times(index)
         num_nodes = self._sampler.num_nodes
         return edge_sample(index, self._subgraph, num_nodes, False, None, neg_sampling)
@@ -114,14 +107,10 @@ class PygNeighborSampler(BaseSampler):
         seed = int(torch.randint(2**63 - 1, (1,), device="cpu"))
         batch, places = self._sampler.sample_frontiers(seeds, seed)
         sources, targets = torch.cat(batch.edges, dim=1)
-        return SamplerOutput(
-            node=batch.input_ids,
-            row=sources,
-            col=targets,
-            edge=torch.cat(places),
-            num_sampled_nodes=np.diff((0, *batch.num_nodes)).tolist(),
-            num_sampled_edges=[edges.shape[1] for edges in batch.edges],
-        )
+        out = SamplerOutput(batch.input_ids, sources, targets, torch.cat(places))
+        out.num_sampled_nodes = np.diff((0, *batch.num_nodes)).tolist()
+        out.num_sampled_edges = [edges.shape[1] for edges in batch.edges]
+        return out
 
 
 def _refuse_types_and_times(index: NodeSamplerInput | EdgeSamplerInput) -> None:

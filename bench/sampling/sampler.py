@@ -30,7 +30,7 @@ class Tally(ABC):
 
     @abstractmethod
     def add(self, batch: MiniBatch) -> None:
-        """Count one more minibatch, drawn in host memory."""
+        """Count one more minibatch in host memory."""
 
     @abstractmethod
     def counted(self, scale: float) -> Iterator[Counted]:
@@ -49,12 +49,8 @@ class Sampler(ABC):
     partitions: Partitions | None = None
 
     def tasks(self, steps: Sequence[Tensor], seed: int, epoch: int, rank: int) -> Sequence[Any]:
-        """Return :meth:`sample`'s argument for each minibatch of a rank's epoch: its seed nodes.
-
-        Args:
-            steps: the seed nodes of each minibatch, int64 ``[S]``, of the whole epoch.
-            seed: the workload's seed.
-        """
+        """Return :meth:`sample`'s argument for each minibatch of a rank's epoch: its seed nodes,
+        which ``steps`` has, int64 ``[S]``; ``seed`` is the workload's."""
         return steps
 
     @abstractmethod
@@ -72,30 +68,19 @@ class Sampler(ABC):
 
 def check_fanouts(fanouts: Sequence[int]) -> tuple[int, ...]:
     """Return the fan-outs as a tuple; ``ValueError`` when there is none, a 0, or one below -1."""
-    out = tuple(int(fanout) for fanout in fanouts)
-    if not out:
+    if not len(fanouts):
         raise ValueError("fanouts: expected one number for each layer, got none")
-    for layer, fanout in enumerate(out):
+    for layer, fanout in enumerate(fanouts):
         if fanout < -1 or fanout == 0:
-            raise ValueError(
-                f"fanouts[{layer}] = {fanout}: expected a positive number, or -1 (all)"
-            )
-    return out
+            raise ValueError(f"fanouts[{layer}] = {fanout}: expected a positive number, or -1: all")
+    return tuple(int(fanout) for fanout in fanouts)
 
 
 def check_graph(indptr: NDArray[Any], indices: NDArray[Any]) -> int:
-    """Return the number of nodes of a graph in compressed sparse columns.
-
-    The lists are not read: a sampler checks what it reads.
-
-    Raises:
-        TypeError: a dtype is wrong.
-        ValueError: the shapes do not fit, or the graph has no node.
-    """
-    for name, array, allowed in (
-        ("indptr", indptr, ("int64",)),
-        ("indices", indices, ("int32", "int64")),
-    ):
+    """Return the number of nodes of a graph in compressed sparse columns; its lists are not read.
+    A wrong dtype is a ``TypeError``, a wrong shape or no node a ``ValueError``."""
+    wanted = {"indptr": (indptr, ["int64"]), "indices": (indices, ["int32", "int64"])}
+    for name, (array, allowed) in wanted.items():
         if array.dtype not in allowed:
             raise TypeError(f"{name}: expected {' or '.join(allowed)}, got {array.dtype}")
         if array.ndim != 1:
@@ -104,20 +89,14 @@ def check_graph(indptr: NDArray[Any], indices: NDArray[Any]) -> int:
         raise ValueError("indptr: a graph without nodes cannot be sampled")
     first, last = int(indptr[0]), int(indptr[-1])
     if first != 0 or last != len(indices):
-        raise ValueError(
-            f"indptr: runs from {first} to {last}, expected from 0 to the {len(indices)} edges"
-            " of indices"
-        )
+        edges = f"the {len(indices)} edges of indices"
+        raise ValueError(f"indptr: runs from {first} to {last}, expected from 0 to {edges}")
     return len(indptr) - 1
 
 
 def check_seeds(seeds: Tensor) -> Tensor:
-    """Return the seeds, contiguous; the sampler checks their range and repetition.
-
-    Raises:
-        TypeError: the seeds are no int64 tensor.
-        ValueError: the seeds are empty, not one-dimensional, or not on the CPU.
-    """
+    """Return the seeds, contiguous; other than int64 ``[S]`` on the CPU they are a ``TypeError`` or
+    ``ValueError``. The sampler checks their range and repetition."""
     if not isinstance(seeds, Tensor):
         raise TypeError(f"seeds: expected a torch tensor, got {type(seeds).__name__}")
     if seeds.dtype != torch.int64:

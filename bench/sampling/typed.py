@@ -1,17 +1,17 @@
 """Look up the kinds of a minibatch's edges in the graph, whichever sampler drew it.
 
-Samplers do not draw kinds. So a relational model and an untyped one train on the
-same minibatches, and every sampler serves both.
+Samplers do not draw kinds. So every sampler serves relational and untyped models, which train on
+the same minibatches.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from numba import njit
-from numpy.typing import NDArray
 
 from gatherbench.bench.sampling.kernels import Ids, Ints
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -20,21 +20,14 @@ from gatherbench.datasets.relations import read_relations
 
 
 class EdgeKinds:
-    """The kinds of a relational graph's edges.
-
-    Raises:
-        DatasetError: the graph has no kinds of edges, or their file is damaged.
-    """
+    """The kinds of a graph's edges; ``DatasetError``: it has none, or their file is damaged."""
 
     def __init__(self, data: GraphDataset) -> None:
         self._graph = data.indptr, data.indices, np.array(read_relations(data))
 
     def typed(self, batch: MiniBatch) -> MiniBatch:
-        """Add the kind of each edge to a minibatch in host memory: int64 ``[E_k]`` a layer.
-
-        Raises:
-            ValueError: an edge is not in the graph.
-        """
+        """Add the kind of each edge to a minibatch in host memory: int64 ``[E_k]`` a layer; an edge
+        that is not in the graph is a ``ValueError``."""
         ids, kinds = batch.input_ids.numpy(), []
         for edges in batch.edges:
             edge_kinds = np.empty(edges.shape[1], np.int64)
@@ -49,13 +42,7 @@ class EdgeKinds:
 
 @njit(nogil=True, cache=True)
 def _look_up(
-    indptr: Ids,
-    indices: Ints,
-    kinds: NDArray[np.int16],
-    ids: Ids,
-    sources: Ids,
-    targets: Ids,
-    edge_kinds: Ids,
+    indptr: Ids, indices: Ints, kinds: Any, ids: Ids, sources: Ids, targets: Ids, edge_kinds: Ids
 ) -> int:
     """Find the kind of each edge by binary search; return the first missing edge, or -1."""
     for edge in range(len(sources)):

@@ -17,8 +17,7 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-#: Minibatches of a worker or a GPU that are ready or being drawn, in addition to the one that the
-#: loop uses.
+#: Minibatches of a worker or a GPU that are ready or being drawn, beyond the one in the loop.
 AHEAD = 2
 
 
@@ -36,10 +35,7 @@ def begun_ahead(
     waited: Callable[[float], None] = lambda _seconds: None,
 ) -> Iterator[T]:
     """Give each task's minibatch in order; it begins up to ``ahead`` minibatches in advance.
-
-    Args:
-        waited: called with the seconds of the wait for each minibatch.
-    """
+    ``waited`` is called with the seconds of the wait for each."""
     left = iter(tasks)
     under_way = deque(begin(*task) for task in itertools.islice(left, ahead))
     while under_way:
@@ -56,14 +52,9 @@ def drawn_ahead(
     """Give each task's minibatch in order; each is drawn by a thread of one of the workers.
 
     Threads start with the request for the first minibatch. All have ended when the iterator has
-    ended, raised or was closed; unneeded minibatches are cancelled before they begin.
-
-    Args:
-        workers: draw a minibatch of a task; each is called by one thread at a time.
-        tasks: the arguments for each minibatch; read by the thread that iterates.
-
-    Raises:
-        Exception: a worker's error, in place of the minibatch that it could not draw.
+    ended, raised or was closed; unneeded minibatches are cancelled before they begin. A worker is
+    called by one thread at a time; its error comes in place of the minibatch that it could not
+    draw. ``tasks`` are read by the thread that iterates.
     """
     idle = list(workers)
 

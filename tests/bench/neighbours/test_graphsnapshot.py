@@ -186,8 +186,14 @@ def test_plain_sampling_is_what_fbl_draws_and_all_count_what_they_saw():
 
 
 def test_impossible_policies_are_refused():
-    for policy in ("LRU", "FCR keep=0.1", "OTF refresh=1.5", "FCR alpha=0.5"):
-        with pytest.raises(ValueError, match=r"LRU|keep|share|alpha"):
+    for policy, why in (
+        ("LRU", "LRU"),
+        ("FCR keep=0.1", "no parameter 'keep'"),
+        ("FCR every=0", "every = '0': .*greater than 0"),
+        ("OTF refresh=1.5", "refresh = '1.5': .*less than or equal to 1"),
+        ("FCR alpha=0.5", "alpha = '0.5': .*greater than or equal to 1"),
+    ):
+        with pytest.raises(ValueError, match=why):
             opened(f"gatherbench.bench.neighbours.graphsnapshot:{policy}", OwnSampler)
     with pytest.raises(ValueError, match=r"fanouts = \(3, -1\): OTF keeps.*positive.*FBL"):
         FLOWING.open(np.array([0, 1]), np.array([0]), (3, -1), 0)
@@ -209,11 +215,9 @@ def never_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_threshold(patch: pytest.MonkeyPatch) -> None:
-    plain = graphsnapshot._Cache.__init__
+    plain = graphsnapshot._Cache.of
     patch.setattr(
-        graphsnapshot._Cache,
-        "__init__",
-        lambda self, degrees, size, _least, dtype: plain(self, degrees, size, 0, dtype),
+        graphsnapshot._Cache, "of", lambda degrees, size, _, dtype: plain(degrees, size, 0, dtype)
     )
 
 

@@ -1,6 +1,5 @@
 """Relational layers: those of one family have the same values and gradients, in less memory."""
 
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gatherbench.bench.neighbours import pigeon
-from gatherbench.bench.neighbours.pigeon import Pairs, PairTally, PigeonRGATConv
+from gatherbench.bench.neighbours.pigeon import PairTally, PigeonRGATConv, compact_rows
 from gatherbench.bench.plan.doors import is_relational
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.axis import AXES
@@ -68,21 +67,14 @@ def test_a_layer_of_ours_has_the_values_and_gradients_of_pygs(name, seed, edges)
     check_layer(name, seed, edges)
 
 
-class KindsLost(Pairs):
+def kinds_lost(x: Tensor, nodes: Tensor, kinds: Tensor, weight: Tensor) -> Tensor:
     """Wrong: what a source has of one kind stands for all of its kinds."""
-
-    @classmethod
-    def of(cls, nodes: Tensor, kinds: Tensor, num_nodes: int, num_kinds: int) -> Pairs:
-        return Pairs.of(nodes, torch.zeros_like(kinds), num_nodes, num_kinds)
+    return compact_rows(x, nodes, torch.zeros_like(kinds), weight)
 
 
-class NextRow(Pairs):
-    """Wrong: an edge has the row of the pair beside its own."""
-
-    @classmethod
-    def of(cls, nodes: Tensor, kinds: Tensor, num_nodes: int, num_kinds: int) -> Pairs:
-        right = Pairs.of(nodes, kinds, num_nodes, num_kinds)
-        return replace(right, of_edges=(right.of_edges + 1) % max(1, len(right.nodes)))
+def next_row(x: Tensor, nodes: Tensor, kinds: Tensor, weight: Tensor) -> Tensor:
+    """Wrong: an edge has the row of the edge beside it."""
+    return compact_rows(x, nodes, kinds, weight).roll(1, 0)
 
 
 class Swapped(PigeonRGATConv):
@@ -98,10 +90,10 @@ class Swapped(PigeonRGATConv):
 
 WRONG = [
     *(
-        (name, "Pairs", wrong)
+        (name, "compact_rows", wrong)
         for name in OWN
         if "Compact" in name
-        for wrong in (KindsLost, NextRow)
+        for wrong in (kinds_lost, next_row)
     ),
     *((name, "PigeonRGATConv", Swapped) for name in OWN if "RGAT" in name),
 ]
@@ -114,15 +106,11 @@ def test_wrong_layers_have_other_values(name, part, wrong, monkeypatch):
         check_layer(name, seed=1, edges=30)
 
 
-def test_pairs_are_grouped_by_kind():
+def test_each_edge_has_its_row_times_the_matrix_of_its_kind():
     nodes, kinds = torch.tensor([5, 2, 5, 2, 0]), torch.tensor([1, 0, 1, 3, 0])
-    pairs = Pairs.of(nodes, kinds, 6, KINDS)
-    assert pairs.nodes.tolist() == [0, 2, 5, 2]
-    assert pairs.ends == (2, 3, 3, 4)
-    assert pairs.of_edges.tolist() == [2, 1, 2, 3, 0]
     weight = torch.arange(4.0).view(4, 1, 1).expand(4, 1, 2)
-    x = torch.arange(6.0).view(6, 1)
-    assert pairs.times(x, weight).tolist() == [[0, 0], [0, 0], [5, 5], [6, 6]]
+    rows = compact_rows(torch.arange(6.0).view(6, 1), nodes, kinds, weight)
+    assert rows.tolist() == [[5, 5], [0, 0], [5, 5], [6, 6], [0, 0]]
 
 
 def test_pairs_of_a_minibatch_are_counted_a_block():

@@ -189,10 +189,10 @@ def test_buffers_are_used_again_and_the_file_does_not_grow(tmp_path, monkeypatch
     monkeypatch.setattr(module, "THREADS", 1)
     with closing(all_stored_first(Offload)(CPU, 0, tmp_path)) as kept:
         gradients(kept, steps=2)
-        taken, end = kept._buffers.made_bytes, kept._file.places.made_bytes
+        taken, end = kept._buffers.made_bytes, kept._places.made_bytes
         assert min(taken, end) > 0
         gradients(kept, steps=20)
-        assert (kept._buffers.made_bytes, kept._file.places.made_bytes) == (taken, end)
+        assert (kept._buffers.made_bytes, kept._places.made_bytes) == (taken, end)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, 0])
@@ -285,7 +285,7 @@ class Reused(Offload):
 
     def __init__(self, *given: object) -> None:
         super().__init__(*given)
-        piece = host_piece(1 << 20, pinned=False)
+        piece = host_piece(0, 1 << 20, pinned=False)
         self._buffers.take = lambda _nbytes: piece
 
 
