@@ -23,30 +23,22 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from gatherbench.bench.meters.cpu import OtherWork
-from gatherbench.bench.regress.turns import (
-    SideError,
-    both_sides,
-    git,
-    run_pair,
-    worktree,
-)
-from gatherbench.bench.regress.verdicts import Record, Verdict, judge_all, worth_more
+from gatherbench.bench.regress.turns import Side, SideError, git, run_pair, worktree
+from gatherbench.bench.regress.verdicts import Record, judge_all, worth_more
 from gatherbench.bench.run.guards import status_of, terminate_as_interrupt
-from gatherbench.bench.show.terminal import step_bar
+from gatherbench.bench.show.terminal import listed, step_bar
 
-BUDGET_S = 270.0
 NOT_JUDGED = 3
-COLOURS = {"SLOW": "red", "FAILED": "red", "FAST": "green", "AMBIGUOUS": "yellow"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,18 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Time this tree and a commit in one run; judge: SAME, FAST, SLOW, AMBIGUOUS.",
     )
     parser.add_argument("base", nargs="?", default="main", help="commit, branch or tag (main)")
-    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds (%(default)s)")
+    parser.add_argument("--budget", type=float, default=270.0, help="seconds (%(default)s)")
     parser.add_argument("--only", default="", metavar="WORD", help="benchmarks with this name")
     options = parser.parse_args(arguments)
     if not 0 < options.budget < math.inf:
         parser.error("--budget: expected seconds above 0")
-    out = Console()
-    out = out if out.is_terminal else Console(width=160)
     try:
         # On a service's cancellation leave as on Ctrl-C, which cleans up.
         with terminate_as_interrupt():
-            return _against(options.base, options.budget, options.only, out)
-    except SideError as error:
+            return _against(options.base, options.budget, options.only)
+    except (SideError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
@@ -75,7 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status_of(stop)
 
 
-def _against(ref: str, budget_s: float, only: str, out: Console) -> int:
+def _against(ref: str, budget_s: float, only: str) -> int:
+    out, begin, work = Console(), time.monotonic(), OtherWork()
+    out = out if out.is_terminal else Console(width=160)
     top = Path(git(Path(), "rev-parse", "--show-toplevel"))
     try:
         base, head = (git(top, "rev-parse", "--verify", f"{r}^{{commit}}") for r in (ref, "HEAD"))
@@ -83,78 +75,73 @@ def _against(ref: str, budget_s: float, only: str, out: Console) -> int:
         raise SideError(f"no commit {ref!r}: name a commit, branch or tag; {error}") from error
     changed = bool(git(top, "status", "--porcelain", "--untracked-files=no"))
     out.print(f"base {base[:12]} ({ref})\nhead {head[:12]}{' and changes' * changed}")
-    begin, work = time.monotonic(), OtherWork()
     records = compare(top, base, out, only, budget_s)
-    verdicts, other = judge_all(records), work.cores()
     if not any(record.runs for record in records):
-        reasons = "; ".join(sorted({v.reason for v in verdicts})) or "none was found"
+        reasons = "; ".join(sorted({record.reason for record in records})) or "none was found"
         raise SideError(f"no benchmark runs on both sides: {reasons}")
-    show(out, records, verdicts)
-    now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    file = top / ".regress" / f"{now}-{base[:7]}-{head[:7]}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
+    words = Counter(record.word for record in records)
+    show(out, records, words)
     samples = {
         "base": {"ref": ref, "commit": base},
         "head": {"ref": "working tree" if changed else "HEAD", "commit": head},
         "wall_s": time.monotonic() - begin,
-        "other_cores": other,
-        "benchmarks": [
-            asdict(record) | asdict(verdict)
-            for record, verdict in zip(records, verdicts, strict=True)
-        ],
+        "other_cores": work.cores(),
+        "benchmarks": [asdict(record) for record in records],
     }
+    file = top / f".regress/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{base[:7]}-{head[:7]}.json"
+    file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(samples, indent=1) + "\n")
-    busy = "not counted" if other is None else f"{other:.1f} cores"
+    busy = (
+        "not counted" if samples["other_cores"] is None else f"{samples['other_cores']:.1f} cores"
+    )
     summary = f"{samples['wall_s']:.0f} s, other work: {busy}; samples: {file}"
     out.print(summary, highlight=False, soft_wrap=True)
-    kinds = {verdict.word for verdict in verdicts}
-    if kinds & {"SLOW", "FAILED"}:
+    if words["SLOW"] or words["FAILED"]:
         return 1
-    return 0 if kinds & {"SAME", "FAST"} else NOT_JUDGED
+    return 0 if words["SAME"] or words["FAST"] else NOT_JUDGED
 
 
 def compare(top: Path, base: str, out: Console, only: str, budget_s: float) -> list[Record]:
-    """Run a pair of processes, and more while the budget lasts and a verdict may still change."""
+    """Run pairs of processes while the budget lasts and a verdict may still change."""
     begin, rng = time.monotonic(), random.Random()
     records, chosen = list[Record](), list[Record]()
     with worktree(top, base) as scratch, step_bar(out) as progress:
         progress("first pair of processes: every benchmark, compiled", 0.0)
-        for pair in itertools.count(2):
-            with both_sides(top, scratch) as sides:
-                theirs, ours = (side.collect() for side in sides)
+        for pair in itertools.count(2):  # the next one's number
+            may_lack = "--continue-on-collection-errors"  # the base, what a benchmark imports
+            with (
+                closing(Side("the base", scratch / "tree", top, scratch / "base", may_lack)) as old,
+                closing(Side("the head", top, top, scratch / "head")) as new,
+            ):
+                there, names = old.ask(), [name for name in new.ask() if only in name]
                 if not records:
-                    names = [name for name in ours if only in name]
-                    records = [Record(n, "" if n in theirs else "not there") for n in names]
+                    records = [Record(n, "" if n in there else "not there") for n in names]
                     chosen = [record for record in records if record.runs]
-                run_pair(sides, chosen, rng)
+                run_pair((old, new), chosen, rng)
+            judge_all(records)
             spent_s = time.monotonic() - begin
             if not (chosen := worth_more(records, budget_s - spent_s)):
-                break
+                return records
             step = f"pair {pair} of processes, {len(chosen)} benchmarks"
             progress(step, min(spent_s / budget_s, 1.0))
-    return records
+    raise AssertionError
 
 
-def show(out: Console, records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:
+def show(out: Console, records: Sequence[Record], words: Counter[str]) -> None:
     """Print a line for each benchmark, a count of the verdicts, and what would decide more."""
-    table = Table("benchmark", "base", "head / base", "95 % interval", "pairs", "verdict", "reason")
-    for record, verdict in zip(records, verdicts, strict=True):
-        ratio, words = verdict.ratio, ["", "", ""]
-        if ratio:
+    lines = []
+    for record in records:
+        line = {"benchmark": record.name.rpartition("::")[2]}
+        line |= dict.fromkeys(("base", "head / base", "95 % interval"), "")
+        if ratio := record.ratio:
             base_ms = 1e3 * np.median([base for base, _ in record.pairs])
-            interval = f"{ratio.low:.3f} to {ratio.high:.3f}"
-            words = [f"{base_ms:.3g} ms", f"{ratio.value:.3f}", interval]
-        table.add_row(
-            escape(record.name.rpartition("::")[2]),
-            *words,
-            str(len(record.pairs)),
-            f"[{COLOURS.get(verdict.word, 'default')}]{verdict.word}[/]",
-            escape(("yardstick; " if record.yardstick else "") + verdict.reason),
-        )
-    out.print(table)
-    counts = Counter(verdict.word for verdict in verdicts)
-    out.print(", ".join(f"{count} {word}" for word, count in counts.items()), highlight=False)
-    if counts["AMBIGUOUS"]:
+            line |= {"base": f"{base_ms:.3g} ms", "head / base": f"{ratio.value:.3f}"}
+            line |= {"95 % interval": f"{ratio.low:.3f} to {ratio.high:.3f}"}
+        line |= {"pairs": str(len(record.pairs)), "verdict": record.word}
+        lines.append(line | {"reason": "yardstick; " * record.yardstick + record.reason})
+    out.print(listed(pd.DataFrame(lines)))
+    out.print(", ".join(f"{n} {word}" for word, n in words.items()), highlight=False)
+    if words["AMBIGUOUS"]:
         advice = "take a larger budget, a machine with less other work, or a part: --only WORD"
         out.print(f"AMBIGUOUS: {advice}", style="yellow")
 

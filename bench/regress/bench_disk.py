@@ -9,7 +9,6 @@ import contextlib
 import mmap
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -38,21 +37,18 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TableFile]:
 @pytest.mark.parametrize("engine", ["io_uring", "threads"])
 def test_engine(benchmark: BenchmarkFixture, table: TableFile, engine: str) -> None:
     """Time reads of changing rows by an engine of ``disk_direct``; check those of the last call."""
-    reader = RowReader(table, engine, DEPTH, merge=False)
-    if reader.reason:
-        reader.close()
-        pytest.skip(reader.reason)
-    rng = np.random.default_rng(1)
+    draws = np.random.default_rng(1)
+    ids = draws.integers(0, ROWS, READS)
     memory = mmap.mmap(-1, READS * BLOCK)  # aligned for direct reads into it
     out = np.frombuffer(memory, np.uint8).reshape(READS, BLOCK)
     out[:] = 0
-    ids = rng.integers(0, ROWS, READS)
 
     def setup() -> None:
-        ids[:] = rng.integers(0, ROWS, READS)
+        ids[:] = draws.integers(0, ROWS, READS)
 
     benchmark.group = f"{READS} random reads of {BLOCK} B, {DEPTH} in flight"
-    pedantic: Any = benchmark.pedantic
-    with contextlib.closing(reader):
-        pedantic(lambda: reader.read(ids, out), setup=setup, rounds=8, warmup_rounds=1)
+    with contextlib.closing(RowReader(table, engine, DEPTH, merge=False)) as reader:
+        if reader.reason:
+            pytest.skip(reader.reason)
+        benchmark.pedantic(reader.read, args=(ids, out), setup=setup, rounds=8, warmup_rounds=1)
     np.testing.assert_array_equal(out[:, :8].view(np.int64)[:, 0], ids)

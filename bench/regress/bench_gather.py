@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -40,11 +40,10 @@ class Setting(NamedTuple):
 
 @pytest.fixture(scope="module", params=[100, 602])  # ogbn-products, reddit
 def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
-    width = request.param
-    rows = TABLE_BYTES // (width * 4)
+    rows = TABLE_BYTES // (request.param * 4)
     # float32 represents these row numbers exactly, so a wrong row shows.
     assert rows < 1 << 24
-    table, out = (empty_table((count, width), torch.float32) for count in (rows, BATCH))
+    table, out = (empty_table((count, request.param), torch.float32) for count in (rows, BATCH))
     table.copy_(torch.arange(rows, dtype=torch.float32)[:, None])
     generator = torch.Generator().manual_seed(0)
     draws = [torch.randint(0, rows, (BATCH,), generator=generator) for _ in range(8)]
@@ -56,31 +55,26 @@ def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
 
 
 def measure(
-    benchmark: BenchmarkFixture, setting: Setting, fetch: Callable[[Tensor], Tensor], ours: bool
+    benchmark: BenchmarkFixture, setting: Setting, fetch: Callable[[Tensor], object], ours: bool
 ) -> None:
-    """Time ``fetch`` on changing ids, and check the rows of the last call."""
+    """Time ``fetch``, which fills ``out``, on changing ids; check the rows of the last call."""
     draws = itertools.cycle(setting.draws)
-    last: list[Tensor] = []
-
-    def setup() -> tuple[tuple[Tensor], dict[str, object]]:
-        last[:] = [next(draws)]
-        return (last[0],), {}
-
     benchmark.group = f"{BATCH} rows of {setting.table.shape[1]} floats"
+    setting.out.zero_()  # holds rows of another benchmark, perhaps of the same ids
     benchmark.extra_info.update(payload_bytes=setting.out.nbytes, yardstick=not ours)
-    pedantic: Any = benchmark.pedantic
-    rows = pedantic(fetch, setup=setup, rounds=25, warmup_rounds=5)
-    assert same_bytes(rows, reference_gather(setting.table, last[0])) is None
+    ids, _ = benchmark.pedantic(
+        lambda ids: (ids, fetch(ids)),
+        setup=lambda: ((next(draws),), {}),
+        rounds=25,
+        warmup_rounds=5,
+    )
+    assert same_bytes(setting.out, reference_gather(setting.table, ids)) is None
 
 
 def test_host_gather(benchmark: BenchmarkFixture, setting: Setting) -> None:
     """Time the gather of ``cpu_gather`` (pinned)."""
-
-    def fetch(ids: Tensor) -> Tensor:
-        setting.cpu.gather(setting.table, ids, setting.out)
-        return setting.out
-
-    measure(benchmark, setting, fetch, ours=True)
+    table, out, _, cpu = setting
+    measure(benchmark, setting, lambda ids: cpu.gather(table, ids, out), ours=True)
 
 
 def test_index_select_out(benchmark: BenchmarkFixture, setting: Setting) -> None:
@@ -91,12 +85,7 @@ def test_index_select_out(benchmark: BenchmarkFixture, setting: Setting) -> None
 
 def test_memcpy(benchmark: BenchmarkFixture, setting: Setting) -> None:
     """Time the limit: copying as many bytes of contiguous rows, on the same threads."""
-    starts = range(0, setting.table.shape[0] - BATCH, 2 * BATCH)
-    contiguous = [torch.arange(start, start + BATCH) for start in starts]
-
-    def fetch(ids: Tensor) -> Tensor:
-        start = int(ids[0])
-        setting.cpu.copy(setting.table[start : start + BATCH], setting.out)
-        return setting.out
-
-    measure(benchmark, setting._replace(draws=contiguous), fetch, ours=True)
+    table, out, _, cpu = setting
+    starts = range(0, len(table) - BATCH, 2 * BATCH)
+    contiguous = setting._replace(draws=[torch.arange(at, at + BATCH) for at in starts])
+    measure(benchmark, contiguous, lambda ids: cpu.copy(table[int(ids[0]) :][:BATCH], out), True)

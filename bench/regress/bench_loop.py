@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -41,10 +39,9 @@ class NoTraining:
 @pytest.mark.parametrize("lookahead", [0, 1])
 def test_run_epoch(benchmark: BenchmarkFixture, lookahead: int) -> None:
     batches = [MiniBatch(torch.arange(4), (), (4,))] * MINIBATCHES
-    pedantic: Any = benchmark.pedantic
+    benchmark.group = f"the loop's own cost for {MINIBATCHES} minibatches"
     with NoFetch(lookahead) as fetcher:
-        benchmark.group = f"the loop's own cost for {MINIBATCHES} minibatches"
         args = batches, fetcher, NoTraining()
-        times = pedantic(run_epoch, args=args, rounds=30, warmup_rounds=3)
+        times = benchmark.pedantic(run_epoch, args=args, rounds=30, warmup_rounds=3)
     assert len(times.losses) == MINIBATCHES
     assert times.payload_rows == 4 * MINIBATCHES

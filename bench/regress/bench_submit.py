@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from gatherbench.strategies.unified_tensor import UnifiedTensor
 
 HOST = torch.device("cpu")
 #: Every strategy with its default parameters.
-RUNNABLE = [cls() for cls in STRATEGIES if cls().skip(HOST) is None]
+RUNNABLE = {cls.name: cls() for cls in STRATEGIES if cls().skip(HOST) is None}
 TABLE = torch.arange(4096.0)[:, None].repeat(1, 16)
 CALLS = 50
 
@@ -32,12 +31,11 @@ def measure(benchmark: BenchmarkFixture, label: str, fetch: Callable[[Tensor], T
         return row_id, fetch(row_id)
 
     benchmark.group = f"{label} of one row ({CALLS} calls a round)"
-    pedantic: Any = benchmark.pedantic
-    row_id, rows = pedantic(fetch_next, rounds=40, iterations=CALLS, warmup_rounds=3)
+    row_id, rows = benchmark.pedantic(fetch_next, rounds=40, iterations=CALLS, warmup_rounds=3)
     assert float(rows[0, 0]) == float(row_id)
 
 
-@pytest.mark.parametrize("strategy", RUNNABLE, ids=lambda strategy: strategy.name)
+@pytest.mark.parametrize("strategy", RUNNABLE.values(), ids=RUNNABLE)
 def test_submit_and_result(benchmark: BenchmarkFixture, strategy: Strategy) -> None:
     with open_known(strategy, TABLE, HOST) as fetcher:
         measure(benchmark, "submit + result", lambda ids: fetcher.submit(ids).result())
@@ -46,8 +44,7 @@ def test_submit_and_result(benchmark: BenchmarkFixture, strategy: Strategy) -> N
 @pytest.mark.parametrize("name", ["aligned_zero_copy", "async_zero_copy"])
 def test_unified_tensor(benchmark: BenchmarkFixture, name: str) -> None:
     """Time ``features[ids]``, which adds the prefetch's bookkeeping and the copy."""
-    strategy = next(strategy for strategy in RUNNABLE if strategy.name == name)
-    with UnifiedTensor(TABLE, strategy, HOST) as features:
+    with UnifiedTensor(TABLE, RUNNABLE[name], HOST) as features:
 
         def fetch(ids: Tensor) -> Tensor:
             features.prefetch(ids)

@@ -4,11 +4,11 @@
 It imports nothing of gatherbench itself, so it also runs the code of older commits. Both sides
 run the benchmarks of the newer tree: only the code under them differs.
 
-A pipe carries pickled objects. The side sends the names of its benchmarks and the folder of the
-package; it receives the names to run, in order. Of each it sends ``group`` and whether it is a
-yardstick when it begins, and the seconds of the rounds of every ``(untimed, rounds)`` that it
-receives. ``None`` ends a benchmark, which then checks its result and sends its error (empty if it
-passed). A benchmark that fails earlier sends its error at once.
+A pipe carries pickled objects. The side sends the names of its benchmarks and receives those to
+run, in order. Of each it sends ``group`` and whether it is a yardstick when it begins, and the
+seconds of the rounds of every ``(untimed, rounds)`` that it receives. ``None`` ends a benchmark,
+which then checks its result and sends its error (empty if it passed). A benchmark that fails
+earlier sends its error at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,8 +29,8 @@ class OnCommand:
     group: str | None
     extra_info: dict[str, Any]
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe, self._error = pipe, ""
+    def __init__(self, pipe: Connection, library: str) -> None:
+        self._pipe, self._library, self._error = pipe, library, ""
 
     @pytest.fixture
     def benchmark(self) -> OnCommand:
@@ -40,22 +41,21 @@ class OnCommand:
         self,
         target: Callable[..., Any],
         args: tuple[Any, ...] = (),
-        setup: Callable[[], Any] | None = None,
+        setup: Callable[[], Any] = lambda: None,
         iterations: int = 1,
         **_rounds: int,  # as many as pytest-benchmark would run
     ) -> Any:
         """Time as many rounds as the other end of the pipe asks for; return the last result."""
-        result, kwargs = None, dict[str, Any]()
+        result = None
         self._pipe.send((self.group, self.extra_info.get("yardstick", False)))
         while command := self._pipe.recv():
             untimed, timed = command
             times_s = []
             for _ in range(untimed + timed):
-                if setup is not None:
-                    args, kwargs = setup() or (args, kwargs)
+                positional, named = setup() or (args, {})
                 begin = time.perf_counter()
                 for _ in range(iterations):
-                    result = target(*args, **kwargs)
+                    result = target(*positional, **named)
                 times_s.append(time.perf_counter() - begin)
             self._pipe.send(times_s[untimed:])
         return result
@@ -63,10 +63,13 @@ class OnCommand:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         import gatherbench
 
+        if not Path(str(gatherbench.__file__)).is_relative_to(self._library):
+            remedy = "remove what puts another gatherbench before PYTHONPATH"
+            raise pytest.UsageError(f"{gatherbench.__file__} is not of {self._library}: {remedy}")
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             return  # pytest ends now, and its log says why
         items = {item.nodeid: item for item in session.items}
-        self._pipe.send((list(items), str(gatherbench.__file__)))
+        self._pipe.send(list(items))
         session.items[:] = [items[name] for name in self._pipe.recv()]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -81,4 +84,5 @@ class OnCommand:
 
 
 if __name__ == "__main__":
-    sys.exit(pytest.main(sys.argv[2:], plugins=[OnCommand(Connection(int(sys.argv[1])))]))
+    number, library, *options = sys.argv[1:]
+    sys.exit(pytest.main(options, plugins=[OnCommand(Connection(int(number)), library)]))

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,10 @@ from gatherbench.bench.regress.verdicts import Record
 #: Seconds that a block lasts at least, and that a side's blocks in a pair last together; bounds on
 #: their number.
 BLOCK_S, TURNS_S, FEWEST_TURNS, MOST_TURNS = 0.004, 0.1, 7, 15
+_PYTEST = (
+    *("-o", "python_files=bench_*.py", "-o", "addopts=--import-mode=importlib", "-o", "timeout=0"),
+    *("-p", "no:cacheprovider", "-p", "no:benchmark", "-vs"),
+)
 
 
 class SideError(Exception):
@@ -39,69 +43,43 @@ class BenchmarkError(Exception):
 
 
 class Side:
-    """The benchmarks of one tree, in a process of ``side.py``, which says what it sends.
+    """The benchmarks of ``top``, in a process of ``side.py``, which says what it sends.
 
-    Args:
-        label: its name in messages.
-        library: the tree whose code is measured.
-        benchmarks: the tree whose benchmarks measure it.
-        scratch: a folder for this side alone, for compiled code and the log.
-        options: further options of pytest.
+    They measure the code of ``library``. Compiled code and the log go into ``folder``; ``label``
+    is the side's name in messages.
     """
 
     #: The error of the benchmark in progress; empty: it has passed, ``None``: it runs.
     error: str | None
 
-    def __init__(
-        self, label: str, library: Path, benchmarks: Path, scratch: Path, *options: str
-    ) -> None:
-        self._label, self._library, self._log = label, library, scratch / "log.txt"
-        scratch.mkdir(exist_ok=True)
+    def __init__(self, label: str, library: Path, top: Path, folder: Path, *options: str) -> None:
+        self._label, self._log = label, folder / "log.txt"
+        folder.mkdir(exist_ok=True)
         self._pipe, end = Pipe()
+        self.send = self._pipe.send
+        # -P: no file next to side.py may shadow a module.
+        command = [sys.executable, "-P", f"{Path(__file__).parent}/side.py", f"{end.fileno()}"]
+        command += [str(library), *_PYTEST, *options, f"--rootdir={top}", f"{top}/bench/regress"]
+        paths = [str(library / "src"), os.environ.get("PYTHONPATH", "")]
+        # Each side has its caches, as numba misses changes of a callee. Threads that spin after
+        # their work would occupy the other side's cores.
+        own = {
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "NUMBA_CACHE_DIR": str(folder / "numba"),
+            "GATHERBENCH_KERNEL_CACHE": str(folder / "kernels"),
+            "OMP_WAIT_POLICY": "PASSIVE",
+        }
         with self._log.open("w") as log, end:
-            number = end.fileno()
-            # -P: no file next to side.py may shadow a module.
-            command = [sys.executable, "-P", f"{Path(__file__).parent}/side.py", str(number)]
-            command += ["-o", "python_files=bench_*.py", "-o", "addopts=--import-mode=importlib"]
-            command += ["-o", "timeout=0", "-p", "no:cacheprovider", "-p", "no:benchmark", "-vs"]
-            command += [*options, f"--rootdir={benchmarks}", f"{benchmarks}/bench/regress"]
-            paths = [str(library / "src"), os.environ.get("PYTHONPATH", "")]
             self._process = subprocess.Popen(
                 command,
-                cwd=benchmarks,
-                # Each side has its caches, as numba misses changes of a callee. Threads that spin
-                # after their work would occupy the other side's cores.
-                env=os.environ
-                | {
-                    "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-                    "NUMBA_CACHE_DIR": str(scratch / "numba"),
-                    "GATHERBENCH_KERNEL_CACHE": str(scratch / "kernels"),
-                    "OMP_WAIT_POLICY": "PASSIVE",
-                },
+                cwd=top,
+                env=os.environ | own,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=[number],
+                pass_fds=[end.fileno()],
                 start_new_session=True,  # Ctrl-C is for this process to handle
             )
-
-    def collect(self) -> list[str]:
-        """Wait until the process has imported and collected; return the names of its benchmarks.
-
-        Raises:
-            SideError: it has died, or runs another tree's code.
-        """
-        names, package = self.ask()
-        if not Path(package).is_relative_to(self._library):
-            raise SideError(
-                f"{self._label} would measure {package}, not {self._library}: "
-                "remove what puts another gatherbench before PYTHONPATH"
-            )
-        return list(names)
-
-    def send(self, command: Any) -> None:
-        """Send a command."""
-        self._pipe.send(command)
 
     def ask(self, *command: Any) -> Any:
         """Send the command, if any, and return the answer.
@@ -129,18 +107,6 @@ class Side:
         self._process.kill()
         self._process.wait()
         self._pipe.close()
-
-
-@contextmanager
-def both_sides(top: Path, scratch: Path) -> Iterator[tuple[Side, Side]]:
-    """Start a process of each tree, base first; they write into ``scratch``. The base may lack what
-    a benchmark imports."""
-    may_lack = "--continue-on-collection-errors"
-    with (
-        closing(Side("the base", scratch / "tree", top, scratch / "base", may_lack)) as base,
-        closing(Side("the head", top, top, scratch / "head")) as head,
-    ):
-        yield base, head
 
 
 def run_pair(sides: tuple[Side, Side], records: Sequence[Record], rng: random.Random) -> None:
@@ -199,12 +165,8 @@ def worktree(top: Path, commit: str) -> Iterator[Path]:
 
 def git(folder: Path, *arguments: str) -> str:
     """Return what git prints; a :class:`SideError` says why it fails."""
-    try:
-        process = subprocess.run(
-            ["git", "-C", folder, *arguments], capture_output=True, text=True, check=False
-        )
-    except OSError as error:
-        raise SideError(f"git cannot be run: {error.strerror}; install git") from error
-    if process.returncode:
-        raise SideError(process.stderr.strip() or f"git {arguments[0]} failed")
-    return process.stdout.strip()
+    command = ["git", "-C", str(folder), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SideError(done.stderr.strip() or f"git {arguments[0]} failed")
+    return done.stdout.strip()

@@ -23,7 +23,6 @@ from gatherbench.bench.regress.verdicts import (
     MIN_PAIRS,
     MOST_PAIRS,
     Record,
-    Verdict,
     judge_all,
     worth_more,
 )
@@ -188,9 +187,8 @@ def test_a_budget_for_one_pair_judges_nothing(repository, capsys):
     ],
 )
 def test_the_exit_status_of_verdicts(repository, monkeypatch, words, status):
-    records = [sampled(str(number), [0.0]) for number in range(len(words))]
+    records = [sampled(str(number), [0.0], word=word) for number, word in enumerate(words)]
     monkeypatch.setattr(against, "compare", lambda *_: records)
-    monkeypatch.setattr(against, "judge_all", lambda *_: [Verdict(word, "") for word in words])
     assert compared(repository)[0] == status
 
 
@@ -231,7 +229,7 @@ def test_a_signal_cleans_up(repository, scratch, monkeypatch, number, status):
 
     # Started in the background, pytest may have inherited a SIGINT that is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    monkeypatch.setattr(against, "both_sides", interrupted)
+    monkeypatch.setattr(against, "Side", interrupted)
     assert against.main(["before", "--budget", "60"]) == status
     assert not list(scratch.iterdir())
 
@@ -241,13 +239,16 @@ def test_a_signal_cleans_up(repository, scratch, monkeypatch, number, status):
 
 def sampled(name: str, log_ratios: Iterable[float], group: str = "", **more: Any) -> Record:
     pairs = [([1.0], [math.exp(log)]) for log in log_ratios]
-    return Record(name, turns=1, rounds=1, group=group, pairs=pairs, **{"pair_s": 1.0, **more})
+    record = Record(name, turns=1, rounds=1, group=group, pairs=pairs, **{"pair_s": 1.0, **more})
+    if not record.word:
+        record.judge(1)
+    return record
 
 
 def test_too_few_pairs_decide_nothing():
-    verdict = sampled("x", [1.0] * (MIN_PAIRS - 1)).verdict(1)
-    assert (verdict.word, verdict.reason) == ("AMBIGUOUS", "5 of at least 6 pairs")
-    assert sampled("x", [1.0] * MIN_PAIRS).verdict(1).word == "SLOW"
+    few, enough = sampled("x", [1.0] * (MIN_PAIRS - 1)), sampled("x", [1.0] * MIN_PAIRS)
+    assert (few.word, few.reason) == ("AMBIGUOUS", "5 of at least 6 pairs")
+    assert enough.word == "SLOW"
 
 
 @pytest.mark.parametrize(
@@ -265,10 +266,11 @@ def test_too_few_pairs_decide_nothing():
     ],
 )
 def test_words(ratio, spread, count, family, word):
-    verdict = sampled("x", math.log(ratio) + np.linspace(-spread, spread, count)).verdict(family)
-    assert verdict.word == word, verdict.reason
-    assert verdict.ratio is not None
-    assert verdict.ratio.value == pytest.approx(ratio)
+    record = sampled("x", math.log(ratio) + np.linspace(-spread, spread, count))
+    record.judge(family)
+    assert record.word == word, record.reason
+    assert record.ratio is not None
+    assert record.ratio.value == pytest.approx(ratio)
 
 
 def test_a_yardstick_that_moves_the_same_way_takes_slow_back():
@@ -276,10 +278,11 @@ def test_a_yardstick_that_moves_the_same_way_takes_slow_back():
     ours, other = sampled("b.py::ours", slow, "gather"), sampled("b.py::else", slow, "other")
     for marks, word in ((slow, "AMBIGUOUS"), ([0.0] * 12, "SLOW"), (fast, "SLOW")):
         mark = sampled("b.py::torch", marks, "gather", yardstick=True)
-        found = judge_all([ours, mark, other])
-        assert [found[0].word, found[2].word] == [word, "SLOW"]
-    (moved,) = judge_all([sampled("b.py::torch", slow, "gather", yardstick=True)])
-    assert moved.word == "AMBIGUOUS"
+        judge_all([ours, mark, other])
+        assert [ours.word, other.word] == [word, "SLOW"]
+    mark = sampled("b.py::torch", slow, "gather", yardstick=True)
+    judge_all([mark])
+    assert mark.word == "AMBIGUOUS"
 
 
 class Simulated(Side):
@@ -327,7 +330,8 @@ def verdict_of(machine: Machine, head_s: float, seed: int, pairs: int = MOST_PAI
     record = Record("x", rounds=8, turns=15)
     for _ in range(pairs):
         run_pair(sides(), [record], rng)
-    return record.verdict(20).word
+    record.judge(20)
+    return record.word
 
 
 MACHINES: dict[str, Machine] = {
@@ -366,6 +370,7 @@ def test_all_go_on_until_each_has_enough_then_those_in_doubt():
     new = Record("new", base_error="not there")
     assert names(worth_more([same, slow, late, new], 1e3)) == ["same", "slow", "late"]
     late.pairs.append(late.pairs[0])
+    judge_all([same, slow, late, new])
     assert names(worth_more([same, slow, late, new], 1e3)) == ["slow"]
     done = sampled("done", [0.3] * MOST_PAIRS)
     assert worth_more([same, done], 1e3) == []
@@ -389,6 +394,8 @@ def test_blocks_are_as_long_as_needed_and_not_too_few_or_many(round_s, rounds, t
     run_pair(sides, [record], random.Random(0))
     assert (record.rounds, record.turns) == (rounds, turns_)
     assert len(record.pairs[0][1]) == record.turns
+    record.judge(1)
+    assert record.ratio is not None
     assert record.ratio.value == pytest.approx(2)
 
 
@@ -404,7 +411,8 @@ def test_where_one_side_breaks_the_other_ends_once_and_goes_on(fails_in, base_fa
     run_pair((base, head), [record], random.Random(0))
     errors = ("it broke", "") if base_fails else ("", "it broke")
     assert (record.base_error, record.head_error, record.pairs) == (*errors, [])
-    assert record.verdict(1).word == ("NEW" if base_fails else "FAILED")
+    record.judge(1)
+    assert record.word == ("NEW" if base_fails else "FAILED")
     assert (whole.calls.count("begin"), whole.calls.count("end")) == (1, 1)
 
 
