@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from gatherbench.bench.run.fork_server import ForkServer
@@ -34,31 +35,21 @@ class TimeUp(Exception):  # noqa: N818 - not a fault of the program
     """The time for the whole run is used up."""
 
 
+@dataclass
 class Engine:
     """Runs one block at a time.
 
-    Args:
-        folder: for the output of its processes.
-        environment: of all processes.
-        command: starts the server that forks them.
+    Attributes:
+        server: forks the processes.
+        folder: for their output. Outside the run's folder, kill -9 would leave it.
         until: by :func:`time.monotonic`: the end of the time for all of them.
-        look: called now and then while one runs; it may raise ``TimeoutError``.
-        servers: how many of them import at once.
+        look: called now and then while one runs; a ``TimeoutError`` of it ends that.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        environment: Mapping[str, str],
-        command: tuple[str, ...] = WORKER,
-        until: float = math.inf,
-        look: Callable[[], None] = lambda: None,
-        servers: int = 1,
-    ) -> None:
-        # There is one at a time. Outside the run's folder, kill -9 would leave them.
-        self._log = folder.absolute() / "process.log"
-        self._server = ForkServer(command, environment, servers)
-        self.until, self._look = until, look
+    server: ForkServer
+    folder: Path
+    until: float = math.inf
+    look: Callable[[], None] = lambda: None
 
     def run(
         self,
@@ -77,8 +68,9 @@ class Engine:
             TimeUp: the block's ``until``, or the engine's, passed first.
         """
         self.check_time()
-        self._log.parent.mkdir(exist_ok=True)
-        log, tail, late = fresh(self._log), Tail(block.part), time.monotonic() + timeout_s
+        self.folder.mkdir(exist_ok=True)
+        log, tail = fresh(self.folder.absolute() / "process.log"), Tail(block.part)
+        late = time.monotonic() + timeout_s
 
         def follow() -> None:
             nonlocal late
@@ -89,17 +81,15 @@ class Engine:
 
         def look() -> None:
             follow()
+            self.look()
+            self.check_time(block.until)
             if time.monotonic() > late:
                 raise TimeoutError
-            self._look()
 
         try:
-            until = min(self.until, block.until)
-            return _death_of(self._server.run(block, log, until, look), log)
-        except TimeoutError as error:
-            if time.monotonic() >= min(self.until, block.until):
-                raise TimeUp from None
-            return str(error) or f"timed out after {timeout_s:g} s"
+            return _death_of(self.server.run(block, log, look), log)
+        except TimeoutError:
+            return f"timed out after {timeout_s:g} s"
         finally:
             follow()
 
@@ -141,18 +131,10 @@ class Engine:
             return f"{dataset} could not be prepared: {answer['failed']}"
         return Ready(Path(answer["dataset"]), answer["identity"], block.part)
 
-    def check_time(self) -> None:
-        """Raise :class:`TimeUp` if it is."""
-        if time.monotonic() >= self.until:
+    def check_time(self, until: float = math.inf) -> None:
+        """Raise :class:`TimeUp` at ``until`` or the engine's own, whichever is earlier."""
+        if time.monotonic() >= min(until, self.until):
             raise TimeUp
-
-    def renew(self) -> None:
-        """End the process that forks, with all that it runs; the next block has another."""
-        self._server.renew()
-
-    def close(self) -> None:
-        """End all processes."""
-        self._server.close()
 
 
 def _death_of(code: int, log: Path) -> str | None:

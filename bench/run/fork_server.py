@@ -3,15 +3,14 @@
 A case's process would spend three of its four seconds on imports. The forked ones share what a fork
 shares: the addresses of libraries in memory. These affect slightly how fast a process is, so each
 round of repeats has a server of its own; those of several rounds can import side by side. The
-standard library's server leaves behind what a process has started in sessions of its own; this one
-ends it.
+standard library has one server at most, which leaves behind what a process has started in sessions
+of its own; this one ends it.
 
 Requests and answers go over a bidirectional pipe, which is the server's standard input.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
@@ -20,6 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,9 +38,7 @@ _LOOK_S = 0.2
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent dies, however it dies (Linux)."""
-    if sys.platform != "linux":
-        return
+    """Have the kernel send this process a signal when its parent dies, however it dies."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # the parent died before the call
         os.kill(os.getpid(), number)
@@ -56,8 +54,7 @@ def serve_requests(work: Callable[[Any], None]) -> None:
     server, client = os.getpid(), Connection(os.dup(0))
     client.send(server)  # all is imported
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    if sys.platform == "linux":  # orphans, such as daemons, become children of this process
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans, such as daemons, become its own
     try:
         while True:
             job, log = client.recv()
@@ -78,29 +75,22 @@ def serve_requests(work: Callable[[Any], None]) -> None:
 
 
 def _end_children(grace_s: float) -> None:
-    """End the children of this process, and all below them: orphans become its own.
-
-    Those that end by themselves, as a library's tracker and a daemon's watcher, have time to.
-    """
+    """End all processes below this one; a library's tracker and a daemon's watcher have time to."""
     until = time.monotonic() + grace_s
     while time.monotonic() < until + _KILLED_S:
-        try:
-            ended, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
+        below = psutil.Process().children(recursive=True)
+        if not below:
             return
-        if not ended and time.monotonic() > until:
-            for child in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
-        if not ended:
-            time.sleep(0.01)
+        for process in below if time.monotonic() > until else ():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(below, 0.01)
 
 
 def _work(work: Callable[[Any], None], job: Any, log: str) -> int:
     out = os.open(log, os.O_WRONLY | os.O_APPEND)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for source, stream in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (out, 2)):
+        os.dup2(source, stream)
     code = 1
     try:
         work(job)
@@ -129,63 +119,44 @@ class ForkServer:
         self, command: tuple[str, ...], environment: Mapping[str, str], servers: int = 1
     ) -> None:
         self._command, self._environment = [*command, str(os.getpid())], environment
-        self._servers, self._waiting = servers, list[_Server]()
-        self._server: _Server | None = None
+        self._count, self._servers = servers, list[_Server]()  # the last one works
 
-    def run(
-        self, job: object, log: Path, until: float, look: Callable[[], None] = lambda: None
-    ) -> int:
+    def run(self, job: object, log: Path, look: Callable[[], None] = lambda: None) -> int:
         """Run ``job`` in a process that prints into ``log``; return its exit status.
 
-        Whatever ends the wait (time, Ctrl-C) ends the server with all that it runs. If the server
-        cannot start, or dies, the status is the server's, and the log says why.
+        If the server cannot start, or dies, the status is the server's, and the log says why.
 
         Args:
-            until: by :func:`time.monotonic`.
-            look: called now and then while the process runs.
-
-        Raises:
-            TimeoutError: the process is still running at ``until``.
+            look: called now and then while the process runs. If it raises, or Ctrl-C comes, all
+                servers end with all that they run.
         """
 
         def wait(server: _Server) -> None:
-            while not server.pipe.poll(max(0.0, min(until - time.monotonic(), _LOOK_S))):
+            while not server.pipe.poll(_LOOK_S):
                 look()
-                if time.monotonic() >= until:
-                    raise TimeoutError
 
         try:
-            server = self._taken(log, wait)
-            with contextlib.suppress(OSError):  # there will be no answer
+            while self._servers and self._servers[-1].process.poll() is not None:
+                self.renew()  # it died without work
+            if not self._servers:
+                self._servers = [self._started(log) for _ in range(self._count)]
+                self._count = 1  # nobody knows how many more rounds there will be
+                for server in self._servers:
+                    wait(server)
+                    with suppress(EOFError, OSError):
+                        server.pipe.recv()
+            server = self._servers[-1]
+            with suppress(OSError):  # there will be no answer
                 server.pipe.send((job, str(log)))
             wait(server)
-        except KeyboardInterrupt:
-            self.close(INTERRUPT_S)
-            raise
-        except BaseException:
-            self.renew()
+        except BaseException as stop:
+            self.close(INTERRUPT_S if isinstance(stop, KeyboardInterrupt) else KILL_S)
             raise
         try:
             status: int = server.pipe.recv()
         except (EOFError, OSError):
             return self.renew() or 1
         return status
-
-    def _taken(self, log: Path, wait: Callable[[_Server], None]) -> _Server:
-        """Return the server, or else the next of those that wait."""
-        if self._server is not None and self._server.process.poll() is None:
-            return self._server
-        self.renew()
-        self._waiting = [server for server in self._waiting if server.process.poll() is None]
-        if not self._waiting:
-            self._waiting = [self._started(log) for _ in range(self._servers)]
-            self._servers = 1  # nobody knows how many more rounds there will be
-        for server in self._waiting:
-            wait(server)
-        self._server = self._waiting.pop()
-        with contextlib.suppress(EOFError, OSError):
-            self._server.pipe.recv()
-        return self._server
 
     def _started(self, log: Path) -> _Server:
         own_end, theirs = Pipe()
@@ -207,13 +178,12 @@ class ForkServer:
         Returns:
             Its exit status, 0 without a server.
         """
-        server, self._server = self._server, None
-        return 0 if server is None else _end([server], KILL_S)
+        return _end([self._servers.pop()], KILL_S) if self._servers else 0
 
     def close(self, patience_s: float = KILL_S) -> None:
         """End all servers."""
-        servers, self._server, self._waiting = [self._server, *self._waiting], None, []
-        _end([server for server in servers if server is not None], patience_s)
+        servers, self._servers = self._servers, []
+        _end(servers, patience_s)
 
 
 class _Server(NamedTuple):
@@ -229,9 +199,9 @@ def _end(servers: list[_Server], patience_s: float) -> int:
             server.process.terminate()
     status, until = 0, time.monotonic() + patience_s
     for server in servers:
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver may keep it alive
+        with suppress(subprocess.TimeoutExpired):  # a hung driver may keep it alive
             server.process.wait(max(0.0, until - time.monotonic()))
-        with contextlib.suppress(ProcessLookupError):  # all have ended
+        with suppress(ProcessLookupError):  # all have ended
             os.killpg(server.process.pid, signal.SIGKILL)
         status = server.process.wait()
     return status

@@ -28,8 +28,6 @@ from gatherbench.strategies.knowledge import Ranks
 
 #: Stages within ``train``: the exchange of gradients once all ranks have entered, and the wait.
 EXCHANGE, WAIT = "all_reduce", "wait"
-#: Seconds that a rank waits for another before the case fails.
-PATIENCE_S = 300.0
 
 #: A moment: of the host's clock, or an event on a GPU.
 Mark = Any
@@ -97,9 +95,7 @@ class Together(Alone):
         patience_s: the most seconds for a collective call.
     """
 
-    def __init__(
-        self, device: torch.device, ranks: Ranks, store: Store, patience_s: float = PATIENCE_S
-    ) -> None:
+    def __init__(self, device: torch.device, ranks: Ranks, store: Store, patience_s: float) -> None:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
             store=store,
@@ -108,7 +104,7 @@ class Together(Alone):
             timeout=timedelta(seconds=patience_s),
         )
         self.ranks: Ranks = ranks
-        self._device, self._model = device, cast("nn.Module | None", None)
+        self._device, self._model = device, nn.Module()
         self._begin, self._entered, self._left = self._now(), list[Mark](), list[Mark]()
 
     def close(self) -> None:
@@ -118,12 +114,10 @@ class Together(Alone):
 
     def gathered(self, value: Any) -> list[Any]:
         # torch's all_gather_object would unpickle any received bytes.
-        own_text = torch.tensor(list(json.dumps(value).encode()), dtype=torch.uint8)
-        longest = int(max(self._all_gathered(torch.tensor([len(own_text)]))))
-        padded = self._all_gathered(
-            nn.functional.pad(own_text, (0, longest - len(own_text)), value=ord(" "))
-        )
-        return [json.loads(bytes(text.tolist())) for text in padded]
+        text = json.dumps(value)
+        longest = max(map(int, self._all_gathered(torch.tensor([len(text)]))))
+        padded = torch.tensor([*text.ljust(longest).encode()], dtype=torch.uint8)
+        return [json.loads(bytes(text.tolist())) for text in self._all_gathered(padded)]
 
     def _all_gathered(self, own: Tensor) -> list[Tensor]:
         tensors = [torch.empty_like(own, device=self._device) for _ in range(self.world)]
@@ -148,7 +142,7 @@ class Together(Alone):
         self._begin = self._now()
 
     def end_epoch(self) -> dict[str, list[float]]:
-        entered, left = (self._since_begin(marks) for marks in (self._entered, self._left))
+        entered, left = map(self._since_begin, (self._entered, self._left))
         times, digests = zip(*self.gathered((entered, self._digest())), strict=True)
         if len(set(digests)) > 1:
             raise RanksDisagreeError("the parameters differ from rank to rank after an epoch")
@@ -159,7 +153,6 @@ class Together(Alone):
         }
 
     def rows(self, make: RowMaker) -> Iterator[Row]:
-        assert self._model is not None
         sent = sum(p.nbytes for p in self._model.parameters() if p.requires_grad)
         source = "parameters that want a gradient, a step and rank"
         yield make.ok(EXCHANGE, "payload", "B", sent, source)
@@ -193,7 +186,6 @@ class Together(Alone):
         ]
 
     def _digest(self) -> str:
-        digest = hashlib.sha256()
-        for parameter in self._model.parameters() if self._model is not None else ():
-            digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        parameters = (p.detach().cpu().contiguous() for p in self._model.parameters())
+        data = b"".join(p.view(torch.uint8).numpy().tobytes() for p in parameters)
+        return hashlib.sha256(data).hexdigest()

@@ -27,22 +27,18 @@ _ALIKE = {
     *(("setup", metric) for metric in ("table", "table_load_time", "numa_node")),
     *(("check", "residency"), (EXCHANGE, "payload"), ("energy", "epochs"), SET[:2]),
 }
-#: Memory of pages that ranks share is counted for each of them.
-_MEMORY = {"peak_rss", "host_pageable", "host_file_mapped"}
 _MEAN = {
     *((stage, "wall_time") for stage in ("sample", "fetch", "train", EXCHANGE, WAIT)),
     *(("harness", "overhead"), ("train", "loss")),
 }
+#: Memory of pages that ranks share is counted for each of them.
+_MEMORY = {"peak_rss", "host_pageable", "host_file_mapped"}
 #: Units of values that add up; of seconds only core-seconds do.
 _ADDS_UP = ("B", "J", "W", "1")
 
 
 def joined(ranks: list[list[Row]], out: PartWriter) -> dict[int, int]:
-    """Write the case's rows; return the slowest rank of each epoch.
-
-    Args:
-        ranks: rows of each rank, by rank.
-    """
+    """Write the case's rows from those of each rank; return the slowest rank of each epoch."""
     places: dict[tuple[str, str, int, str], dict[int, Row]] = defaultdict(dict)
     for rank, rows in enumerate(ranks):
         for row in rows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gatherbench.outside import InputError
 
@@ -20,9 +20,7 @@ _NO_STEP = 0xFFFF_FFF0
 #: By launcher, the variables of rank, ranks, rank on the machine, and ranks of the machine.
 _NAMES = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    "mpirun": tuple(
-        f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-    ),
+    "mpirun": tuple(f"OMPI_COMM_WORLD_{n}" for n in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
     # Of a step: a shell of salloc, and a script of sbatch, have only those of the allocation.
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 }
@@ -30,10 +28,6 @@ _NAMES = {
 
 class LaunchError(InputError):
     """Processes that cannot form a run together; the message says why, and the remedy."""
-
-
-class MachineLostError(RuntimeError):
-    """A machine does not answer; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +70,6 @@ class Launch:
         return range(self.machine * local, (self.machine + 1) * local)
 
     def __str__(self) -> str:
-        """Return a description of the launch for the first line of a run."""
         where = "here" if self.machines == 1 else f"on {self.machines} machines"
         return f"{self.launcher} started {self.world} processes {where}"
 
@@ -103,7 +96,13 @@ def launched(environ: Mapping[str, str]) -> Launch | None:
     Raises:
         LaunchError: the variables contradict each other, or are incomplete.
     """
-    environ = {**environ, **_of_step(environ)}
+    if (step := environ.get("SLURM_STEP_ID", "")).isdecimal():
+        of_job = {  # where an older srun leaves the names of the step out
+            "SLURM_STEP_NUM_TASKS": environ.get("SLURM_NTASKS", ""),
+            "SLURM_STEP_TASKS_PER_NODE": environ.get("SLURM_TASKS_PER_NODE", ""),
+        }
+        no_step = {"SLURM_STEP_NUM_TASKS": ""} if int(step) >= _NO_STEP else {}
+        environ = {**of_job, **environ, **no_step}
     for launcher, names in _NAMES.items():
         world = environ.get(names[1], "")
         if launcher == "mpirun" and world == "1":
@@ -113,54 +112,36 @@ def launched(environ: Mapping[str, str]) -> Launch | None:
     return None
 
 
-def _of_step(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the tasks of a step of srun, by its job's variables where it has none of its own."""
-    if not (step := environ.get("SLURM_STEP_ID", "")).isdecimal():
-        return {}
-    jobs = {"SLURM_STEP_NUM_TASKS": "NTASKS", "SLURM_STEP_TASKS_PER_NODE": "TASKS_PER_NODE"}
-    if int(step) >= _NO_STEP:
-        return dict.fromkeys(jobs, "")
-    return {
-        name: environ.get(name) or environ.get(f"SLURM_{job}", "") for name, job in jobs.items()
-    }
-
-
 def _checked(launcher: str, environ: Mapping[str, str]) -> Launch:
     names = _NAMES[launcher]
-    values = [environ.get(name, "") for name in names]
+    given = {name: environ.get(name, "") for name in names}
     rank, world, local_rank, local_world = (
         int(number) if number.isdecimal() else -1
-        for number in (re.sub(r"\(x\d+\)$", "", value) for value in values)  # Slurm's "4(x2)"
+        for number in (re.sub(r"\(x\d+\)$", "", text) for text in given.values())  # "4(x2)": Slurm
     )
-    several, address = world > local_world, environ.get("MASTER_ADDR", "")
+    address, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", str(PORT))
     if launcher == "srun":
         address = address or _first_node(environ.get("SLURM_STEP_NODELIST", ""))
-    port = environ.get("MASTER_PORT", str(PORT))
-    missing = [name for name, value in zip(names, values, strict=True) if not value]
-    problem = ""
-    if missing:
-        problem = f"{' and '.join(missing)} are not set"
-    elif not 0 <= rank < world or local_world < 1 or world % local_world:
-        problem = "numbers are expected, and as many processes on each machine"
+    if not 0 <= rank < world or local_world < 1 or world % local_world:
+        problem = "whole numbers are expected, and as many processes on each machine"
     elif local_rank != rank % local_world:
         problem = (
             "processes are expected to be numbered machine by machine"
             " (srun --distribution=block, mpirun --map-by slot)"
         )
-    elif several and not address:
-        problem = "MASTER_ADDR, an address of the first machine, is not set (mpirun -x)"
-    elif several and not (port.isdecimal() and 0 < int(port) < 2**16):
-        problem = f"MASTER_PORT={port} is no port"
-    if problem:
-        given = " ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
-        raise LaunchError(
-            f"{launcher} says {given}: {problem}. To run in this process alone: env -u {names[1]} …"
-        )
-    place = Launch(launcher, rank, world, local_rank, local_world)
-    if not several:
-        return place
-    served = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return replace(place, address=address, port=int(port), served=served)
+    elif world == local_world:
+        return Launch(launcher, rank, world, local_rank, local_world)
+    elif not address or not (port.isdecimal() and 0 < int(port) < 2**16):
+        given = {"MASTER_ADDR": address, "MASTER_PORT": port}
+        problem = "an address of the first machine is expected, and a port (mpirun -x)"
+    else:
+        served = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        place = rank, world, local_rank, local_world
+        return Launch(launcher, *place, address, int(port), served)
+    raise LaunchError(
+        f"{launcher} says {' '.join(f'{name}={value}' for name, value in given.items())}:"
+        f" {problem}. To run in this process alone: env -u {names[1]} …"
+    )
 
 
 def _first_node(nodes: str) -> str:

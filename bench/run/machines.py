@@ -1,7 +1,7 @@
 """The processes that a launcher started for one run, and their messages to each other.
 
 The first process measures. The first of each further machine starts that machine's ranks of each
-case, which send back what they wrote (:func:`follow`). The others lend their machine's first one
+case, and sends back what they wrote (:func:`follow`). The others lend their machine's first one
 the cores and GPUs that the launcher gave them, and wait.
 
 Processes of one machine meet in a folder of this user's. The first ones of several meet in a
@@ -19,7 +19,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -28,40 +28,35 @@ from typing import Any, Self
 
 import psutil
 from pydantic import TypeAdapter
-from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import (  # type: ignore[attr-defined]
+    DistError,
+    FileStore,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 
 from gatherbench.bench.machine.env import commit_id
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.engine import Engine
+from gatherbench.bench.run.engine import WORKER, Engine
+from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.guards import terminate_as_interrupt
 from gatherbench.bench.run.job import Block, Job, Ready
-from gatherbench.bench.run.launch import Launch, LaunchError, MachineLostError
-from gatherbench.bench.run.part import rank_part
+from gatherbench.bench.run.launch import Launch, LaunchError
+from gatherbench.bench.run.part import rank_part, ranks_folder, read_part
 from gatherbench.kernels.private_folder import private_folder
 from gatherbench.outside import fresh, parsed
 
 #: How long processes wait for each other when a run begins, for a machine whose ranks have ended,
-#: and for others to know of a run's end.
-START_S, ANSWER_S, _LEAVE_S = 120.0, 30.0, 5.0
-#: The interval of looks at the store, a file or a process.
+#: and for others to notice a run's end.
+START_S, ANSWER_S, _LEAVE_S = 120.0, 30.0, 1.0
+#: The interval of looks at the store.
 LOOK_S = 0.05
 #: Bytes per write to the store, which takes up to 8 MiB.
 _PIECE = 1 << 20
 
 _JOB: TypeAdapter[Job] = TypeAdapter(Job)
-
-
-def _wait_for(there: Callable[[], bool], seconds: float) -> None:
-    """
-    Raises:
-        TimeoutError: it is not there in time.
-    """
-    until = time.monotonic() + seconds
-    while not there():
-        if time.monotonic() > until:
-            raise TimeoutError
-        time.sleep(LOOK_S)
 
 
 def say(store: Store, key: str, value: Any) -> None:
@@ -73,28 +68,41 @@ def say(store: Store, key: str, value: Any) -> None:
     store.set(key, str(len(pieces)))
 
 
-def heard(store: Store, key: str, seconds: float = math.inf, *, last: bool = False) -> Any:
-    """Wait for a published value and return it; the ``last`` reader deletes it.
+def heard(
+    store: Store, key: str, seconds: float = math.inf, look: Callable[[], None] = lambda: None
+) -> Any:
+    """Wait for a published value and return it; ``look`` is called now and then.
 
     Raises:
         TimeoutError: no value arrived in time.
     """
-    _wait_for(lambda: bool(store.check([key])), seconds)  # get() would block Ctrl-C
-    pieces = [f"{key}/{number}" for number in range(int(store.get(key)))]
-    text = b"".join(map(store.get, pieces))
-    for piece in pieces if last else ():
-        store.delete_key(piece)
-    return parsed(text)
+    until = time.monotonic() + seconds
+    while not store.check([key]):  # get() would block Ctrl-C
+        look()
+        if time.monotonic() > until:
+            raise TimeoutError
+        time.sleep(LOOK_S)
+    return parsed(b"".join(store.get(f"{key}/{n}") for n in range(int(store.get(key)))))
 
 
-def _connected(launch: Launch, patience_s: float) -> Store:
-    patience = timedelta(seconds=patience_s)
-    return TCPStore(launch.address, launch.port, wait_for_workers=False, timeout=patience)
+def _connected(launch: Launch, patience_s: float, listens: int | None = None) -> Store:
+    return TCPStore(
+        launch.address,
+        launch.port,
+        is_master=listens is not None,
+        timeout=timedelta(seconds=patience_s),
+        wait_for_workers=False,
+        master_listen_fd=listens,
+    )
 
 
-def store_of(meeting: Launch, patience_s: float) -> Store:
+def store_of(job: Job, patience_s: float) -> Store:
     """Return this process's own connection to where a case's ranks meet."""
-    return PrefixStore(meeting.case, _connected(meeting, patience_s))
+    if job.meeting is not None:
+        return PrefixStore(job.meeting.case, _connected(job.meeting, patience_s))
+    store = FileStore(str(ranks_folder(job.part) / "store"), job.case.workload.gpus)
+    store.set_timeout(timedelta(seconds=patience_s))
+    return store
 
 
 def use_one_network(meeting: Launch | None) -> None:
@@ -113,29 +121,8 @@ def use_one_network(meeting: Launch | None) -> None:
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
-def send_parts(job: Job, problem: str | None) -> None:
-    """Send the parts of this machine's ranks to the first one; ``problem``: why they failed."""
-    assert job.meeting is not None
-    files = {rank: rank_part(job.part, rank) for rank in job.here}
-    parts = {rank: file.read_text() for rank, file in files.items() if file.exists()}
-    answer = {"parts": parts, "problem": problem}
-    say(store_of(job.meeting, ANSWER_S), f"parts{job.meeting.machine}", answer)
-
-
-def collect_parts(meeting: Launch, part: Path) -> list[str]:
-    """Write the parts received from ranks of other machines; return why their processes failed."""
-    store, problems = store_of(meeting, ANSWER_S), list[str]()
-    for machine in range(1, meeting.machines):
-        try:
-            answer = heard(store, f"parts{machine}", ANSWER_S, last=True)
-        except TimeoutError:
-            problems.append(f"machine {machine} does not answer")
-            continue
-        for rank, text in answer["parts"].items():
-            rank_part(part, int(rank)).write_text(text, encoding="ascii")
-        if answer["problem"]:
-            problems.append(f"machine {machine}: {answer['problem']}")
-    return problems
+class _RunEnded(Exception):  # noqa: N818 - as it should
+    """The first process has left."""
 
 
 class Group:
@@ -149,7 +136,6 @@ class Group:
 
     def __init__(self, launch: Launch) -> None:
         self.launch, self._cases = launch, 0
-        self._served: Store | None = None  # ends with the run
 
     def __enter__(self) -> Self:
         """
@@ -157,84 +143,81 @@ class Group:
             LaunchError: they cannot meet, or have different code.
         """
         launch, gpus = self.launch, os.environ.get("CUDA_VISIBLE_DEVICES")
-        described = {"commit": commit_id(), "pid": os.getpid(), "gpus": gpus}
-        described["cores"] = [*os.sched_getaffinity(0)]
+        own = {"commit": commit_id(), "pid": os.getpid(), "gpus": gpus}
+        own["cores"] = [*os.sched_getaffinity(0)]
         try:
             store = self._met()
             # A launcher may start several runs in turn, whose keys its store keeps.
             self._run = f"gatherbench{store.add(f'gatherbench-runs-of-{launch.rank}', 1)}"
             self.store = PrefixStore(self._run, store)
-            say(self.store, f"process{launch.rank}", described)
-            ranks = range(launch.world)
-            processes = [heard(self.store, f"process{rank}", START_S) for rank in ranks]
-        except TimeoutError:
-            raise LaunchError(
-                f"{launch}, and not all came within {START_S:g} s: have the launcher start"
-                " gatherbench itself, with the same arguments everywhere"
-            ) from None
+            self.say(f"process{launch.rank}", own)
+            all_ranks = range(launch.world)
+            processes = [heard(self.store, f"process{rank}", START_S) for rank in all_ranks]
         except (OSError, RuntimeError) as error:  # torch raises the latter
             where = f" at {launch.address}:{launch.port}" if launch.machines > 1 else ""
-            raise LaunchError(
-                f"{launch}, and they cannot meet{where}: {str(error).splitlines()[0]}"
-            ) from error
+            late = (
+                f"not all came within {START_S:g} s: have the launcher start gatherbench itself,"
+                " with the same arguments everywhere"
+            )
+            reason = (str(error) or late).splitlines()[0]
+            raise LaunchError(f"{launch}, and they cannot meet{where}: {reason}") from error
         if len({process["commit"] for process in processes}) > 1:
             raise LaunchError(f"{launch}, not all at one commit: have the same code everywhere")
         self._first = processes[0]["pid"]
-        if launch.local_rank == 0:
-            _use_all(processes[launch.rank : launch.rank + launch.local_world])
+        if launch.local_rank == 0:  # launchers bind each to some of the cores and GPUs
+            here = processes[launch.rank : launch.rank + launch.local_world]
+            os.sched_setaffinity(0, {core for process in here for core in process["cores"]})
+            if all(process["gpus"] is not None for process in here):
+                every = ",".join(process["gpus"] for process in here).split(",")
+                os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(every))
         return self
 
     def _met(self) -> Store:
-        launch = self.launch
+        launch, listens = self.launch, None
         if launch.machines == 1:
             return FileStore(str(_folder_of(launch) / "store"))
-        where = (launch.address, launch.port)
         if launch.rank == 0 and not launch.served:
-            family, _, _, _, address = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0]
-            if address[0] != launch.address and ipaddress.ip_address(address[0]).is_loopback:
+            where = (launch.address, launch.port)
+            family, _, _, _, (address, *_) = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0]
+            if address != launch.address and ipaddress.ip_address(address).is_loopback:
                 raise LaunchError(
-                    f"{launch.address} is {address[0]} here, which no other machine reaches: set"
+                    f"{launch.address} is {address} here, which no other machine reaches: set"
                     " MASTER_ADDR to this machine's address on their network"
                 )
             # By itself the store would listen at every address of the machine.
-            listener = socket.create_server((str(address[0]), launch.port), family=family)
-            listens = listener.detach()
-            self._served = TCPStore(
-                *where, is_master=True, wait_for_workers=False, master_listen_fd=listens
-            )
-        return _connected(launch, START_S)
+            listens = socket.create_server((address, launch.port), family=family).detach()
+        return _connected(launch, START_S, listens)
 
     def __exit__(self, *_: object) -> None:
+        launch = self.launch
         with suppress(RuntimeError, OSError):  # TimeoutError; or the store is gone: all know it
-            say(self.store, f"left{self.launch.rank}", True)
+            self.say(f"left{launch.rank}", True)
             until = time.monotonic() + _LEAVE_S
-            for rank in range(self.launch.world if self.launch.rank == 0 else 0):
+            for rank in range(launch.world if launch.rank == 0 else 0):
                 heard(self.store, f"left{rank}", until - time.monotonic())
-        if self.launch.machines == 1 and self.launch.rank == 0:
-            shutil.rmtree(_folder_of(self.launch), ignore_errors=True)
+        if launch.machines == 1 and launch.rank == 0:
+            shutil.rmtree(_folder_of(launch), ignore_errors=True)
 
     def begin(self, job: Job) -> Job:
         """Have the other machines start their ranks of a case; return the job of this one's.
 
         Raises:
-            MachineLostError: one of them is not ready in time.
+            TimeoutError: one of them is not ready in time.
             RuntimeError: one cannot start.
         """
-        meeting, timeout_s = self.next_case(), job.measure.timeout_s
-        store, problems = store_of(meeting, ANSWER_S), list[str]()
+        meeting, timeout_s, problems = self.next_case(), job.measure.timeout_s, list[str]()
         counts = job.counts and job.counts.read_text(encoding="utf-8")
-        say(store, "job", {"job": _JOB.dump_python(job, mode="json"), "counts": counts})
+        self.say(meeting.case, {"job": _JOB.dump_python(job, mode="json"), "counts": counts})
         for machine in range(1, self.launch.machines):
             try:
-                problem = heard(store, f"ready{machine}", timeout_s)
+                problem = heard(self.store, f"{meeting.case}/ready{machine}", timeout_s)
             except TimeoutError:
-                raise MachineLostError(
+                raise TimeoutError(
                     f"machine {machine} was not ready in {timeout_s:g} s (timeout_s): it is gone,"
                     " or its data takes longer; prepare that before, with gatherbench datasets"
                     " prepare"
                 ) from None
-            if problem is not None:
-                problems.append(f"machine {machine}: {problem}")
+            problems += [f"machine {machine}: {problem}"] if problem else []
         if problems:
             raise RuntimeError("; ".join(problems))
         return replace(job, meeting=meeting)
@@ -248,30 +231,21 @@ class Group:
         """Publish a value for the others."""
         say(self.store, key, value)
 
-    def hear(self, store: Store, key: str) -> Any:
+    def hear(self, key: str) -> Any:
         """Wait for the first process's value and return it. Errors as `check`."""
-
-        def there() -> bool:
-            self.check()
-            return bool(store.check([key]))
-
-        _wait_for(there, math.inf)
-        return heard(store, key)
+        return heard(self.store, key, look=self.check)
 
     def check(self) -> None:
         """Check that the run goes on, for all but the first process.
 
         Raises:
-            TimeoutError: it has ended.
+            _RunEnded: it has.
             LaunchError: the first process is gone.
         """
-        try:
-            ended = self.store.check(["left0"])
-        except RuntimeError as error:
-            raise LaunchError("the first process is gone, and its store with it") from error
-        if ended:
-            raise TimeoutError("the run has ended")
-        if self.launch.machines == 1 and not _runs(self._first):
+        if self.store.check(["left0"]):
+            self.say(f"left{self.launch.rank}", True)  # the first one waits for that
+            raise _RunEnded
+        if self.launch.machines == 1 and not psutil.pid_exists(self._first):
             raise LaunchError("the first process is gone")
 
 
@@ -282,54 +256,75 @@ def follow(group: Group) -> None:
         LaunchError: the first process is gone.
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP.
     """
-    with terminate_as_interrupt(), suppress(TimeoutError):
-        while group.launch.local_rank:  # until the run has ended
-            group.check()
-            time.sleep(LOOK_S)
-        temporary = tempfile.TemporaryDirectory(prefix="gatherbench-", ignore_cleanup_errors=True)
-        with temporary as folder:
+    temporary = tempfile.TemporaryDirectory(prefix="gatherbench-", ignore_cleanup_errors=True)
+    try:
+        with terminate_as_interrupt(), suppress(_RunEnded), temporary as folder:
+            if group.launch.local_rank:
+                group.hear("left0")
             _start_ranks(group, Path(folder))
+    except DistError as error:
+        raise LaunchError("the first process is gone, and its store with it") from error
 
 
 def _start_ranks(group: Group, folder: Path) -> None:
     known: dict[Workload, Ready | str] = {}
-    environment = Waiting(group.hear(group.store, "waiting")).environment()
-    with closing(Engine(folder, environment, look=group.check)) as engine:
+    server = ForkServer(WORKER, Waiting(group.hear("waiting")).environment())
+    engine = Engine(server, folder, look=group.check)
+    with closing(server):
         while True:
             meeting = group.next_case()
-            store = store_of(meeting, ANSWER_S)
-            message = group.hear(store, "job")
-            job = replace(_JOB.validate_python(message["job"]), meeting=meeting)
+            message = group.hear(meeting.case)
+            job = replace(
+                _JOB.validate_python(message["job"]),
+                meeting=meeting,
+                part=fresh(folder / "case.jsonl"),
+                tuned=folder / "tuned.json",
+                counts=message["counts"] and folder / "counts.jsonl",
+            )
             workload = job.case.workload
             if workload not in known:
                 own_job = replace(job, part=folder / "prepared.jsonl", first=False)
                 known[workload] = engine.prepare(Block("prepare", (own_job,)))
             ready = known[workload]
-            say(store, f"ready{meeting.machine}", ready if isinstance(ready, str) else None)
+            problem = ready if isinstance(ready, str) else None
+            group.say(f"{meeting.case}/ready{meeting.machine}", problem)
             if isinstance(ready, str):
                 continue
-            job = replace(job, tuned=folder / "tuned.json", **ready._asdict())
-            counts = None if message["counts"] is None else folder / "counts.jsonl"
-            if counts is not None:
-                counts.write_text(message["counts"], encoding="utf-8")
-            job = replace(job, part=fresh(folder / "case.jsonl"), counts=counts)
-            death = engine.run(Block("measure", (job,)), job.measure.timeout_s)
-            if death is not None:
-                send_parts(job, death)
+            if job.counts is not None:
+                job.counts.write_text(message["counts"], encoding="utf-8")
+            job = replace(job, dataset=ready.dataset, identity=ready.identity)
+            send_parts(job, engine.run(Block("measure", (job,)), job.measure.timeout_s))
 
 
-def _use_all(processes: Sequence[dict[str, Any]]) -> None:
-    """Use the cores and GPUs of all processes of the machine: launchers bind each to some."""
-    os.sched_setaffinity(0, {core for process in processes for core in process["cores"]})
-    if all(process["gpus"] is not None for process in processes):
-        every = ",".join(process["gpus"] for process in processes).split(",")
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(every))
+def send_parts(job: Job, death: str | None) -> None:
+    """Send the first machine what the ranks of this one wrote, and why they failed.
+
+    Args:
+        death: why the process that had started them died.
+    """
+    assert job.meeting is not None
+    files = {rank: rank_part(job.part, rank) for rank in job.here}
+    parts = {rank: file.read_text() for rank, file in files.items() if file.exists()}
+    reasons = [record["reason"] for record in read_part(job.part) if record["kind"] == "end"]
+    answer = {"parts": parts, "problem": death or reasons[-1]}
+    say(store_of(job, ANSWER_S), f"parts{job.meeting.machine}", answer)
 
 
-def _runs(process: int) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
-    return False
+def collect_parts(job: Job) -> list[str]:
+    """Write the parts of ranks of other machines; return why their processes failed."""
+    if job.meeting is None:
+        return []
+    store, problems = store_of(job, ANSWER_S), list[str]()
+    for machine in range(1, job.meeting.machines):
+        try:
+            answer = heard(store, f"parts{machine}", ANSWER_S)
+        except TimeoutError:
+            problems.append(f"machine {machine} does not answer")
+            continue
+        for rank, text in answer["parts"].items():
+            rank_part(job.part, int(rank)).write_text(text, encoding="ascii")
+        problems += [f"machine {machine}: {answer['problem']}"] if answer["problem"] else []
+    return problems
 
 
 def _folder_of(launch: Launch) -> Path:

@@ -14,18 +14,16 @@ import time
 import traceback
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
 
 import torch
-from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
 from gatherbench.bench.run.block import measure_block
 from gatherbench.bench.run.fork_server import die_with_parent
-from gatherbench.bench.run.group import PATIENCE_S, RanksDisagreeError, Together
+from gatherbench.bench.run.group import RanksDisagreeError, Together
 from gatherbench.bench.run.job import Block, Job, outcome
 from gatherbench.bench.run.joined import joined
-from gatherbench.bench.run.machines import collect_parts, send_parts, store_of, use_one_network
+from gatherbench.bench.run.machines import collect_parts, store_of, use_one_network
 from gatherbench.bench.run.part import (
     LISTS,
     PartWriter,
@@ -42,6 +40,8 @@ from gatherbench.strategies.registry import build
 
 #: The most ranks that may share a core of a host.
 RANKS_A_CORE = 4
+#: The most seconds that a rank waits for another before the case fails.
+PATIENCE_S = 300.0
 #: How long a rank that failed stays, so that one that was killed is seen first, before those that
 #: lost it.
 _LINGER_S = 1.0
@@ -56,7 +56,7 @@ class RankError(RuntimeError):
 def measure_ranks(block: Block, out: PartWriter) -> None:
     """Measure the block's one case with a process for each rank; ``out`` gets all of its rows.
 
-    On several machines the first has the rows; the others send it the parts of their ranks.
+    On a further machine ``out`` gets only how the case ended, and the ranks' own parts stay.
     """
     (job,), begin = block.jobs, time.perf_counter()
     folder = ranks_folder(job.part)
@@ -65,10 +65,9 @@ def measure_ranks(block: Block, out: PartWriter) -> None:
     try:
         status, reason = outcome(lambda: _measured(job, out))
         out.end(job.rows, status, reason, time.perf_counter() - begin)
-        if job.meeting is not None and job.meeting.machine:
-            send_parts(job, reason)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if 0 in job.here:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _measured(job: Job, out: PartWriter) -> str | None:
@@ -94,10 +93,8 @@ def _measured(job: Job, out: PartWriter) -> str | None:
     except ProcessExitedException as error:  # the others would wait for it, and were ended
         if error.signal_name is not None:
             problems = [f"rank {job.here[error.error_index]} was killed by {error.signal_name}"]
-    if job.meeting is not None and not job.meeting.machine:
-        problems += collect_parts(job.meeting, job.part)
-    if job.meeting is None or not job.meeting.machine:
-        return _fold(job, problems, out)
+    if 0 in job.here:
+        return _folded(job, problems + collect_parts(job), out)
     if problems:
         raise RankError("; ".join(problems))
     return None
@@ -105,29 +102,22 @@ def _measured(job: Job, out: PartWriter) -> str | None:
 
 def _one_rank(local: int, job: Job, table: Table | None, parent: int) -> None:
     die_with_parent(parent)
-    world, here, rank = job.case.workload.gpus, job.here, job.here[local]
-    os.environ["LOCAL_WORLD_SIZE"] = str(len(here))  # for a path that uses torch's group
+    ranks = Ranks(job.here[local], job.case.workload.gpus, len(job.here))
+    os.environ["LOCAL_WORLD_SIZE"] = str(ranks.local_world)  # for a path that uses torch's group
     if job.device == "cuda":
         # One GPU per process, so that "cuda" is the rank's own, for meters and driver calls too.
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         os.environ["CUDA_VISIBLE_DEVICES"] = named.split(",")[local] if named else str(local)
-    own_job = replace(job, rank=rank)
+    own_job = replace(job, rank=ranks.rank)
     # The case must end before its time limit.
     patience_s = min(PATIENCE_S, job.measure.timeout_s / 2)
-    with closing(PartWriter(rank_part(job.part, rank))) as out:
+    with closing(PartWriter(rank_part(job.part, ranks.rank))) as out:
         begin = time.perf_counter()
         try:
-            if job.meeting is None:
-                store: Store = FileStore(str(ranks_folder(job.part) / "store"), world)
-                store.set_timeout(timedelta(seconds=patience_s))
-            else:
-                store = store_of(job.meeting, patience_s)
-            ranks = Ranks(rank, world, len(here))
+            store = store_of(job, patience_s)
             group = Together(torch.device(job.device), ranks, store, patience_s)
-            if len(set(map(tuple, group.gathered((own_job.identity, own_job.run.commit))))) > 1:
-                raise RanksDisagreeError(
-                    "the ranks have other minibatches, or other code, than each other"
-                )
+            if len({*group.gathered(own_job.identity)}) > 1:
+                raise RanksDisagreeError("the ranks have other minibatches than each other")
             if measure_block(Block("measure", (own_job,)), out, table, group):
                 group.gathered(None)  # all leave together
                 group.close()
@@ -142,7 +132,7 @@ def _one_rank(local: int, job: Job, table: Table | None, parent: int) -> None:
         os._exit(1)  # threads of a broken group may wait forever
 
 
-def _fold(job: Job, problems: list[str], out: PartWriter) -> str | None:
+def _folded(job: Job, problems: list[str], out: PartWriter) -> str | None:
     """Write the case's rows from its ranks' parts; return why they were skipped.
 
     Args:
@@ -158,14 +148,12 @@ def _fold(job: Job, problems: list[str], out: PartWriter) -> str | None:
     for of_rank in rows:
         out.rows(of_rank)
     ends = {rank: end for rank, part in enumerate(parts) for end in part if end["kind"] == "end"}
-    silent = ", ".join(str(rank) for rank in range(len(parts)) if rank not in ends)
-    failed = [end for end in ends.values() if end["status"] == "failed"]
-    if not problems and failed:
-        first = min(failed, key=lambda end: end["at"])
-        problems = [f"rank {first['rank']}: {textwrap.shorten(str(first['reason']), _WORDS)}"]
-        problems += [f"rank {silent} said nothing"] if silent else []
-    elif not problems and silent:
-        problems = [f"rank {silent} ended without a word"]
+    if not problems:
+        failed = [end for end in ends.values() if end["status"] == "failed"]
+        for end in sorted(failed, key=lambda end: end["at"])[:1]:  # the others lost it
+            problems = [f"rank {end['rank']}: {textwrap.shorten(str(end['reason']), _WORDS)}"]
+        if silent := [str(rank) for rank in range(len(parts)) if rank not in ends]:
+            problems = [*problems, f"rank {', '.join(silent)} ended without a word"]
     if problems:
         raise RankError("; ".join(problems))
     skipped = next((end["reason"] for end in ends.values() if end["status"] == "skipped"), None)

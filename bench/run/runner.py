@@ -29,10 +29,10 @@ from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.agreement import judged
 from gatherbench.bench.run.engine import WORKER, Engine, TimeUp
+from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.frames import ENDED, Frames, frames_of, ids_in, write_columns
 from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
 from gatherbench.bench.run.job import CHOICE, Block, Job, Ready, is_disk_full
-from gatherbench.bench.run.launch import MachineLostError
 from gatherbench.bench.run.part import (
     CASE_CLOCK,
     NOT_PREPARED,
@@ -145,8 +145,8 @@ class Runner:
         if task.device == "cuda":  # such a machine has memory and cores for those of all repeats
             repeats = len({case.repeat for case in task.cases})
             servers = max(1, min(repeats, (psutil.cpu_count() or 1) // 2))
-        environment = waiting.environment()
-        self.engine = Engine(self.store.parts, environment, worker, self._until, servers=servers)
+        server = ForkServer(worker, waiting.environment(), servers)
+        self.engine = Engine(server, self.store.parts, self._until)
         if self._group is not None:
             self._group.say("waiting", dict(waiting.variables))
         #: A new server after a turn of each series: :mod:`gatherbench.bench.run.fork_server`.
@@ -169,7 +169,8 @@ class Runner:
         folder = self.store.folder
         with only_one(folder), terminate_as_interrupt(), _written_to(folder):
             # Ctrl-C leaves the parts to the reader, as a kill does: to write tables takes a second.
-            with closing(self.engine), contextlib.suppress(TimeUp):  # ``left`` counts the missing
+            # When the time is up, ``left`` counts the missing.
+            with closing(self.engine.server), contextlib.suppress(TimeUp):
                 self._run_missing()
             frames = judged(self._frames)
             self.store.end(frames, finished=not self.left)
@@ -325,7 +326,7 @@ class Runner:
     def _measured(self, jobs: Sequence[Job], turn: list[str]) -> str | None:
         """Measure in a process; return why it failed. ``turn`` gets the case of the last turn."""
         if self._served >= self._round:
-            self.engine.renew()
+            self.engine.server.renew()
             self._served = 0
         self._served += len(jobs)
         by_id = {job.case.id: job.case for job in jobs}
@@ -346,7 +347,7 @@ class Runner:
         try:
             if self._group is not None and jobs[0].case.workload.gpus > 1:
                 jobs = [self._group.begin(jobs[0])]
-        except MachineLostError as lost:
+        except TimeoutError as lost:
             raise RunStopped(str(lost)) from lost
         except RuntimeError as refused:
             return str(refused)

@@ -126,7 +126,7 @@ def kept_servers() -> Iterator[None]:
         mine = kept.setdefault((Path.cwd(), env), ForkServer(command, environ))
         return mock.Mock(run=mine.run)
 
-    with mock.patch("gatherbench.bench.run.engine.ForkServer", server):
+    with mock.patch("gatherbench.bench.run.runner.ForkServer", server):
         yield
     for one in kept.values():
         one.close()

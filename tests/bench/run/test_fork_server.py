@@ -5,9 +5,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import psutil
@@ -53,8 +53,18 @@ def server():
     found.close()
 
 
-def run(server: ForkServer, code: str, log: Path, seconds: float = 200, look=lambda: None) -> int:
-    return server.run(code, log, time.monotonic() + seconds, look)
+def run(server: ForkServer, code: str, log: Path, look=lambda: None) -> int:
+    return server.run(code, log, look)
+
+
+def when_begun(log: Path, error: type[BaseException]) -> Callable[[], None]:
+    """Ends the wait for a process that has printed a line."""
+
+    def look() -> None:
+        if log.read_text().endswith("\n"):
+            raise error
+
+    return look
 
 
 @pytest.mark.parametrize(
@@ -81,16 +91,10 @@ def test_what_one_leaves_behind_the_next_does_not_find(server, log):
     assert log.read_text().split() == ["False", "False"]
 
 
-def test_one_that_takes_too_long_is_killed_and_the_next_goes_on(server, log, monkeypatch):
-    """The time is up once it has begun."""
-    clock = SimpleNamespace(
-        monotonic=lambda: 1e9 if log.read_text().endswith("\n") else 0.0, sleep=time.sleep
-    )
+def test_one_that_takes_too_long_is_killed_and_the_next_goes_on(server, log):
     code = f"import os; print(os.getpid(), flush=True); {FOREVER}"
-    with monkeypatch.context() as patch:
-        patch.setattr(server_module, "time", clock)
-        with pytest.raises(TimeoutError):
-            server.run(code, log, 0.5)
+    with pytest.raises(TimeoutError):
+        run(server, code, log, when_begun(log, TimeoutError))
     with pytest.raises(ProcessLookupError):
         os.kill(int(log.read_text()), 0)
     log.write_text("")
@@ -104,15 +108,10 @@ def test_one_that_takes_too_long_is_killed_and_the_next_goes_on(server, log, mon
 )
 def test_what_one_has_started_ends_with_it(server, log, end):
     """However it ends, and whatever sessions there are: the next would be measured beside them."""
-
-    def once_begun() -> None:
-        if log.read_text().endswith("\n"):
-            raise TimeoutError
-
     code = f"{LEAVES}\n{end}"
     if end == FOREVER:
         with pytest.raises(TimeoutError):
-            run(server, code, log, look=once_begun)
+            run(server, code, log, when_begun(log, TimeoutError))
     else:
         run(server, code, log)
     began = [int(word) for word in log.read_text().splitlines()[0].split()]
@@ -124,10 +123,10 @@ def test_what_one_has_started_ends_with_it(server, log, end):
 def test_what_one_has_started_ends_with_the_runner(log):
     """Even if that is killed."""
     code = (
-        "import math, os, sys; from pathlib import Path\n"
+        "import os, sys; from pathlib import Path\n"
         "from gatherbench.bench.run.fork_server import ForkServer\n"
         "server = ForkServer((sys.executable, '-c', sys.argv[1]), os.environ)\n"
-        "server.run(sys.argv[2], Path(sys.argv[3]), math.inf)"
+        "server.run(sys.argv[2], Path(sys.argv[3]))"
     )
     command = [sys.executable, "-c", code, SERVER, f"{LEAVES}\n{FOREVER}", str(log)]
     with subprocess.Popen(command) as runner:
@@ -148,7 +147,7 @@ def test_one_that_no_signal_ends_does_not_hold_up_the_next(server, log, monkeypa
         spared.setattr(os, "kill", lambda *_: None)
         spared.setattr(subprocess.Popen, "kill", lambda process: kill(process.pid, signal.SIGKILL))
         with pytest.raises(TimeoutError):
-            run(server, FOREVER, log, seconds=1)
+            run(server, f"print(flush=True); {FOREVER}", log, when_begun(log, TimeoutError))
     assert run(server, "pass", log) == 0
 
 
@@ -161,14 +160,10 @@ def test_ctrl_c_waits_for_no_grace_and_ends_all_servers_at_once(log, monkeypatch
         waits.append(timeout)
         return wait(process, timeout)
 
-    def interrupt() -> None:
-        if log.read_text().endswith("\n"):
-            raise KeyboardInterrupt
-
     monkeypatch.setattr(subprocess.Popen, "wait", counted)
     code = f"import os; print(os.getppid(), os.getpid(), flush=True); {FOREVER}"
     with pytest.raises(KeyboardInterrupt):
-        run(several, code, log, look=interrupt)
+        run(several, code, log, when_begun(log, KeyboardInterrupt))
     assert not any(psutil.pid_exists(int(word)) for word in log.read_text().split())
     graces = [seconds for seconds in waits if seconds is not None]
     assert len(graces) == 3, "one a server, and all within the same second"
@@ -224,10 +219,10 @@ def test_each_round_of_repeats_has_a_server_of_its_own(store):
 )
 def test_a_gpu_machine_imports_for_all_repeats_at_once(store, monkeypatch, device, cores, servers):
     """On half of its cores at most."""
-    engine = mock.Mock()
-    monkeypatch.setattr(runner_module, "Engine", engine)
+    server = mock.Mock()
+    monkeypatch.setattr(runner_module, "ForkServer", server)
     monkeypatch.setattr(psutil, "cpu_count", lambda: cores)
     runner(
         store, [replace(case, repeat=r) for r in range(3) for case in cases("good")], device=device
     )
-    assert engine.call_args.kwargs["servers"] == servers
+    assert server.call_args.args[2] == servers

@@ -102,18 +102,18 @@ def test_several_processes_are_one_run(environ, launch):
 @pytest.mark.parametrize(
     ("environ", "why"),
     [
-        ({"WORLD_SIZE": "2"}, "RANK and LOCAL_RANK and LOCAL_WORLD_SIZE are not set"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "LOCAL_RANK and LOCAL_WORLD_SIZE are not set"),
-        ({**torchrun(0, 2, 2), "RANK": "first"}, "numbers are expected"),
+        ({"WORLD_SIZE": "2"}, "RANK= WORLD_SIZE=2 LOCAL_RANK= LOCAL_WORLD_SIZE=: whole numbers"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "LOCAL_RANK= LOCAL_WORLD_SIZE=: whole numbers"),
+        ({**torchrun(0, 2, 2), "RANK": "first"}, "RANK=first .*whole numbers are expected"),
         ({**torchrun(0, 2, 2), "RANK": "2"}, "as many processes on each"),
         ({**torchrun(0, 2, 2), "LOCAL_WORLD_SIZE": "0"}, "as many processes on each"),
         (torchrun(0, 3, 2), "as many processes on each"),
         ({**srun(0, 3, 1), "SLURM_STEP_TASKS_PER_NODE": "2,1"}, "as many processes on each"),
         ({**mpirun(1, 4, 2), "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, "machine by machine"),
-        (mpirun(0, 2, 1), "MASTER_ADDR, an address of the first machine, is not set"),
+        (mpirun(0, 2, 1), "MASTER_ADDR= .*an address of the first machine is expected"),
         ({**srun(0, 2, 1), "SLURM_STEP_NODELIST": ""}, "MASTER_ADDR"),
-        ({**torchrun(0, 2, 1), "MASTER_PORT": "70000"}, "MASTER_PORT=70000 is no port"),
-        ({**torchrun(0, 2, 1), "MASTER_PORT": "65536"}, "MASTER_PORT=65536 is no port"),
+        ({**torchrun(0, 2, 1), "MASTER_PORT": "70000"}, "MASTER_PORT=70000: .* and a port"),
+        ({**torchrun(0, 2, 1), "MASTER_PORT": "65536"}, "MASTER_PORT=65536: .* and a port"),
     ],
 )
 def test_what_says_too_little_is_refused_by_name_and_with_the_way_out(environ, why):
@@ -168,5 +168,5 @@ def test_a_step_without_tasks_of_its_own_has_those_of_its_job(rank):
     own = ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE")
     step = {name: value for name, value in srun(rank, 4, 2).items() if name not in own}
     assert launched({**step, "SLURM_TASKS_PER_NODE": "2(x2)"}) == launched(srun(rank, 4, 2))
-    with pytest.raises(LaunchError, match="SLURM_STEP_TASKS_PER_NODE are not set"):
+    with pytest.raises(LaunchError, match="SLURM_STEP_TASKS_PER_NODE=: "):
         launched(step)

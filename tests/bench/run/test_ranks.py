@@ -14,7 +14,7 @@ from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.run import engine as engine_module
+from gatherbench.bench.run import runner as runner_module
 from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import Row
@@ -50,11 +50,11 @@ def run(
 ) -> list[Row]:
     measure = Measure(repeats=1, epochs=epochs, timeout_s=600, eval_batches=1)
 
-    def looked_at(job: object, log: Path, until: float, _look: object = None) -> int:
-        return server.run(job, log, until, look)
+    def looked_at(job: object, log: Path, _look: object = None) -> int:
+        return server.run(job, log, look)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "ForkServer", lambda *_: mock.Mock(run=looked_at))
+        patch.setattr(runner_module, "ForkServer", lambda *_: mock.Mock(run=looked_at))
         Runner(PreparedRun(store, cases, measure, "cpu", "abc", "box"), worker=WORKER).run()
     assert nothing_is_left(store, server)
     return rows_of_run(store)
@@ -91,7 +91,7 @@ def mine() -> list[psutil.Process]:
 def nothing_is_left(store: RunStore, server: ForkServer) -> bool:
     """No process but the server, if it lives, and no file of the ranks in the run's folder."""
     until = time.monotonic() + 100.0  # one that was killed takes a moment to be gone
-    own = [server._server.process.pid] if server._server is not None else []
+    own = [one.process.pid for one in server._servers]
     while (left := [one.pid for one in mine()] != own) and time.monotonic() < until:
         time.sleep(0.05)
     return not left and not list(store.folder.rglob("*rank*"))
@@ -139,7 +139,7 @@ def test_a_rank_that_goes_wrong_ends_its_case_with_its_words(rows):
         assert f"rank 1 broke in {stage}" in said
     hung = ended["hangs in train"]
     assert hung.startswith("RankError: rank 0: RuntimeError: ")
-    assert hung.endswith("; rank 1 said nothing")
+    assert hung.endswith("; rank 1 ended without a word")
     assert "RanksDisagreeError: the ranks have other minibatches" in ended["other data"]
     own = ended["gradients of their own"]
     assert "RanksDisagreeError: the parameters differ from rank to rank" in own

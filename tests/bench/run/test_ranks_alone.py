@@ -74,7 +74,7 @@ def test_samples_are_the_slowest_ranks_and_no_part_is_left(job, monkeypatch):
         (("", ""), None, "rank 0, 1 ended without a word"),
         (("ok",), None, "rank 1 ended without a word"),
         (("failed", "failed"), None, "rank 0: it is failed"),  # the first to fail
-        (("failed", ""), None, "rank 0: it is failed; rank 1 said nothing"),
+        (("failed", ""), None, "rank 0: it is failed; rank 1 ended without a word"),
         (("failed", ""), 1, "rank 1 was killed by SIGKILL"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_rank_has_a_gpu_of_its_machine(job, monkeypatch, machine, rank, named,
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "")
     monkeypatch.setattr(ranks_module, "Together", group)
     monkeypatch.setattr(ranks_module, "die_with_parent", lambda _: None)
-    monkeypatch.setattr(ranks_module, "store_of", lambda meeting, _: meeting)
+    monkeypatch.setattr(ranks_module, "store_of", lambda job, _: job.meeting)
     monkeypatch.setattr(ranks_module, "_LINGER_S", 0.0)
     monkeypatch.setattr(ranks_module.os, "_exit", seen.append)  # type: ignore[attr-defined]
     meeting = Launch("torchrun", machine, 2, 0, 1, "10.0.0.1", case="case7")
