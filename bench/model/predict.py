@@ -18,7 +18,7 @@ from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.gpu import requests_declared
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.agreement import STRAYED
-from gatherbench.bench.run.counting import PATH_METRICS, TRAINING_METRICS
+from gatherbench.bench.run.counting import DECLARED
 from gatherbench.bench.run.frames import Column
 from gatherbench.bench.run.part import CHECK_STAGE
 from gatherbench.bench.run.rows import Row, RowMaker
@@ -30,8 +30,10 @@ from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.registry import build
 
 #: Columns of a case's declarations, by the field of a data path or of the training's cost.
-_PATH = {n: Column("fetch", metric, "B", declared=True).name for n, metric in PATH_METRICS.items()}
-_TRAINING = {n: Column("train", *m, declared=True).name for n, m in TRAINING_METRICS.items()}
+_PATH, _TRAINING = (
+    {name: Column(stage, of["metric"], of["unit"], declared=True).name for name, of in fields}
+    for stage, fields in ((stage, DECLARED[stage].items()) for stage in ("fetch", "train"))
+)
 #: Declarations that a prediction requires (``bench/run/counting.py``).
 _NEEDED = {f"declared_{name}" for name in ("payload_bytes", "row_bytes", "gpu_table_bytes")}
 _NEEDED |= {f"declared_{n}" for n in ("lookahead", "gpu_share", "sample_minibatches")}

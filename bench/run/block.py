@@ -150,7 +150,8 @@ class _Turns:
                 before = left[path]
             for path in order:
                 if not (path.status or alone):
-                    self._out.block(path.job.case, number, path.spent_s, path.case.checker.rows)
+                    did = {"wall_time_s": path.spent_s, "rows": path.case.checker.rows}
+                    self._out.write("block", **path.job.case.names, number=number, **did)
             self._out.sync()
             longest_s = max(longest_s, time.monotonic() - began)
 

@@ -10,8 +10,10 @@ a plug-in's too, and no file on disk would show a change.
 from __future__ import annotations
 
 import itertools
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -19,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.plan.doors import MODELS, own_model
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.epoch_minibatches import Epochs
@@ -45,43 +48,16 @@ Fact: TypeAlias = Sequence[Any]
 
 #: Why another model has neither declared nor predicted values.
 UNCOUNTED = "operations are counted for sage, gat, and models of one's own that are Counted"
-#: Why reads of the disk are not declared.
-PAGE_CACHE = "not_applicable: the page cache decides what is read, and when"
 #: Why a path that is still to be chosen has neither declared nor predicted values.
 UNCHOSEN = "unknown: the training shows which data path it is; predict that one"
-#: Fields of a ``DataPath`` that are summed over an epoch, and the rows' metric for each.
-PATH_METRICS = {
-    "payload_bytes": "declared_payload",
-    "cpu_read_bytes": "cpu_read",
-    "cpu_write_bytes": "cpu_write",
-    "copy_engine_bytes": "copy_engine",
-    "engine_row_bytes": "copy_engine_rows",
-    "pageable_bytes": "pageable",
-    "gpu_link_read_bytes": "gpu_link_read",
-    "gpu_memory_bytes": "gpu_memory_read",
-    "peer_bytes": "peer_read",
-    "disk_payload_bytes": "disk_payload",
-}
-#: The row with the bytes of the requested rows: stage, metric, unit.
-PAYLOAD = ("fetch", PATH_METRICS["payload_bytes"], "B")
-#: Fields of a ``TrainingCost``, and the rows' metric and unit for each.
-TRAINING_METRICS = {
-    "operations": ("operations", "1"),
-    "memory_bytes": ("gpu_memory", "B"),
-    "launches": ("launches", "1"),
-    "structure_bytes": ("structure", "B"),
-}
-_OF_PATH = "Strategy.data_paths over the epoch's minibatches"
-_REQUESTS = (
-    "request accounting over the epoch, less what a cache keeps of a row;"
-    " the table begins at a page"
+#: By stage the fields of a ``DataPath`` or ``TrainingCost``, and what the rows say of each.
+DECLARED: dict[str, dict[str, dict[str, str]]] = tomllib.loads(
+    Path(__file__).with_name("declared.toml").read_text(encoding="utf-8")
 )
-#: By kind of page visits, the pages that are meant.
-_PLACES = {
-    "gpu_page_visits": f"registered memory, lines of {LINE_BYTES >> 10} KiB, and of ids as given"
-    f" pages of {PAGE_BYTES >> 10} KiB that a row reaches beyond its first",
-    "managed_page_visits": f"managed memory, pages of {MANAGED_PAGE_BYTES >> 10} KiB",
-}
+#: The row with the bytes of the requested rows: stage, metric, unit.
+PAYLOAD = ("fetch", DECLARED["fetch"]["payload_bytes"]["metric"], "B")
+_OF_PATH = "Strategy.data_paths over the epoch's minibatches"
+_PAGES = {"line": LINE_BYTES, "page": PAGE_BYTES, "managed": MANAGED_PAGE_BYTES}
 
 
 def count_sets(jobs: Sequence[Job], out: PartWriter) -> None:
@@ -100,22 +76,20 @@ def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
     """Yield for each set the sizes of its minibatches and the facts of each path, as for JSON."""
     first, dataset = jobs[0], open_dataset(jobs[0].dataset)
     workload, world = first.case.workload, first.case.workload.gpus
-    own_job = replace(first, device="cpu", rank=rank if world > 1 else -1)
-    epochs = Epochs(own_job, dataset)
+    epochs = Epochs(replace(first, device="cpu", rank=rank if world > 1 else -1), dataset)
     strategies = {_name(job.case): build(job.case.strategy, job.case.params) for job in jobs}
-    parts = epochs.sampler.partitions
-    known = knowledge_of(workload, dataset, epochs.measured_ids(), parts)
+    declaring = {name: path for name, path in strategies.items() if path.role != "choice"}
+    known = knowledge_of(workload, dataset, epochs.measured_ids(), epochs.sampler.partitions)
     known = replace(known, ranks=Ranks(rank, world, world), file=file_of(dataset))
     for chosen in range(first.measure.epochs):
-        seen, paths = _counted(epochs, chosen, strategies, known)
+        seen, paths = _counted(epochs, chosen, declaring, known)
         few = f"; {len(seen.num_nodes)} of {seen.batches}, scaled" if seen.scale > 1 else ""
         common = list(set_facts(workload, dataset.spec, seen))
-        rows: dict[str, Any] = {}
+        rows = dict[str, Any](paths)
         for name in strategies:
-            path = paths.get(name)
-            facts = [*(path_facts(path) if isinstance(path, DataPath) else ()), *common]
-            described = [(*what, source + few, reason) for *what, source, reason in facts]
-            rows[name] = path if isinstance(path, str) else described
+            if not isinstance(path := paths.get(name), str):
+                facts = [*(path_facts(path) if path else ()), *common]
+                rows[name] = [(*what, source + few, why) for *what, source, why in facts]
         yield {"num_nodes": seen.num_nodes, "num_edges": seen.num_edges, "rows": rows}
 
 
@@ -149,6 +123,11 @@ class MinibatchSet:
             yield batch.input_ids
 
 
+def _own_model(workload: Workload) -> type:
+    """Return the class of a workload's own model; of another it is a base of none of ours."""
+    return object if workload.model in MODELS else own_model(workload.model)
+
+
 def _counted(
     epochs: Epochs, chosen: int, strategies: Mapping[str, Strategy], known: Knowledge
 ) -> tuple[MinibatchSet, dict[str, DataPath | str]]:
@@ -156,29 +135,25 @@ def _counted(
 
     The minibatches are drawn once, and each is dropped after all paths have counted it.
     """
-    own = None if epochs.workload.model in MODELS else own_model(epochs.workload.model)
-    tallies = [epochs.sampler.tally()]
-    if own is not None and issubclass(own, TalliedModel):
+    own, tallies = _own_model(epochs.workload), [epochs.sampler.tally()]
+    if issubclass(own, TalliedModel):
         tallies.append(own.tally())
     seen = MinibatchSet(epochs.batches, tallies=[tally for tally in tallies if tally is not None])
-    declaring = {
-        name: strategy for name, strategy in strategies.items() if strategy.role != "choice"
-    }
-    numbers = _numbers(epochs, declaring.values())
+    numbers = _numbers(epochs, strategies.values())
     ids = seen.counted(epochs.on_cpu(chosen, numbers))
-    own_ids, *theirs = itertools.tee(ids, 1 + len(declaring))
+    own_ids, *theirs = itertools.tee(ids, 1 + len(strategies))
     spec, ways = epochs.dataset.spec, []
-    for strategy, of_path in zip(declaring.values(), theirs, strict=True):
+    for strategy, of_path in zip(strategies.values(), theirs, strict=True):
         less, before = known.limited_to(strategy.needs), _before(epochs, chosen, strategy.lookahead)
         asks = Minibatches(of_path, spec.row_bytes, spec.num_nodes, less, before)
         ways.append(_until_it_fails(strategy, asks))
-    paths_by_name: dict[str, DataPath | str] = {}
     _, *columns = zip(*itertools.zip_longest(own_ids, *ways), strict=True)
     if numbers is None:  # with partitions, epochs have different numbers of minibatches
         seen.batches = len(seen.num_nodes)
-    for name, column in zip(declaring, columns, strict=True):
-        paths = [path for path in column if isinstance(path, DataPath)]
+    paths_by_name: dict[str, DataPath | str] = {}
+    for name, column in zip(strategies, columns, strict=True):
         failure = next((path for path in column if isinstance(path, str)), None)
+        paths = (path for path in column if isinstance(path, DataPath))
         paths_by_name[name] = failure or scaled(total(paths), seen.scale)
     return seen, paths_by_name
 
@@ -214,46 +189,38 @@ def set_facts(workload: Workload, spec: DatasetSpec, seen: MinibatchSet) -> Iter
         np.rint(np.array(of, np.int64).sum(axis=0) * seen.scale).astype(np.int64).tolist()
         for of in (seen.num_nodes, seen.num_edges)
     )
-    source = "count of the epoch's minibatches"
-    for metric, count in {
-        "minibatches": seen.batches,
-        "seeds": nodes[0],
-        "edges": sum(edges),
-    }.items():
-        yield "sample", metric, "1", count, source, None
+    counts = {"minibatches": seen.batches, "seeds": nodes[0], "edges": sum(edges)}
+    for metric, count in counts.items():
+        yield "sample", metric, "1", count, "count of the epoch's minibatches", None
     for tally in seen.tallies:
         for counted in tally.counted(seen.scale):
             yield "sample", *counted, None
     source = "counted from the shapes of the minibatches (bench/run/training_cost.py)"
     # Every count is linear in nodes and edges, except the launches.
     sizes = spec.feature_dim, workload.hidden, spec.num_classes, nodes, edges
-    own = None if workload.model in MODELS else own_model(workload.model)
     if workload.model in COUNTED:
         cost = training_cost(workload.model, *sizes)
-    elif own is not None and issubclass(own, Counted):
+    elif issubclass(own := _own_model(workload), Counted):
         cost, source = own.cost(*sizes), f"{workload.model}.cost"
     else:
         yield "train", "operations", "1", None, source, UNCOUNTED
         return
     cost = replace(cost, launches=cost.launches * seen.batches)
-    for name, (metric, unit) in TRAINING_METRICS.items():
-        yield "train", metric, unit, getattr(cost, name), source, None
+    for name, about in DECLARED["train"].items():
+        yield "train", about["metric"], about["unit"], getattr(cost, name), source, None
 
 
 def path_facts(path: DataPath) -> Iterator[Fact]:
     """Yield bytes and requests of an epoch's path from the table."""
-    for name, metric in PATH_METRICS.items():
-        yield "fetch", metric, "B", getattr(path, name), _OF_PATH, None
-    yield "fetch", "disk_read", "B", path.disk_bytes, _OF_PATH, PAGE_CACHE
-    yield "fetch", "disk_requests", "1", path.disk_requests, _OF_PATH, PAGE_CACHE
-    if path.engine_copies:
-        yield "fetch", "copy_engine_copies", "1", path.engine_copies, _OF_PATH, None
-    for size, count in sorted((path.gpu_requests or {}).items()):
-        yield "fetch", f"gpu_requests_{size}_bytes", "1", count, _REQUESTS, None
-    for metric, place in _PLACES.items():
-        if (visits := getattr(path, metric)) is not None:
-            source = f"count over the epoch, in the order in which rows are read; {place}"
-            yield "fetch", metric, "1", visits, source, None
+    pages = {name: size >> 10 for name, size in _PAGES.items()}
+    for name, about in DECLARED["fetch"].items():
+        value, metric, why = getattr(path, name), about["metric"], about.get("why")
+        source = about.get("source", _OF_PATH).format(**pages)
+        if isinstance(value, Mapping):  # requests, by size
+            for size, count in sorted(value.items()):
+                yield "fetch", metric.replace("N", str(size)), about["unit"], count, source, None
+        elif (value is not None and (value or name != "engine_copies")) or why:
+            yield "fetch", metric, about["unit"], value, source, why
 
 
 def constant_rows(job: Job, strategy: Strategy, spec: DatasetSpec, known: Knowledge) -> list[Row]:
@@ -291,10 +258,10 @@ class Counts:
         for record in read_part(job.counts):
             if record["kind"] == "answer":
                 answer |= record
-        if "ranks" not in answer:
-            why = answer.get("uncounted", "its process ended without a word")
-            return cls([], f"failed: what its minibatches ask for was not counted: {why}")
-        return cls(answer["ranks"][max(job.rank, 0)])
+        if "ranks" in answer:
+            return cls(answer["ranks"][max(job.rank, 0)])
+        why = answer.get("uncounted", "its process ended without a word")
+        return cls([], f"failed: what its minibatches ask for was not counted: {why}")
 
     @property
     def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
@@ -302,9 +269,7 @@ class Counts:
         if not self.sets:
             return None
         nodes, edges = (
-            np.array(
-                [line for minibatch_set in self.sets for line in minibatch_set[name]], np.int64
-            )
+            np.concatenate([np.array(of_set[name], np.int64) for of_set in self.sets])
             for name in ("num_nodes", "num_edges")
         )
         return nodes, edges
@@ -323,9 +288,5 @@ class Counts:
         make = replace(job.rows, basis="declared")
         if self.reason is not None:
             yield make.missing(*PAYLOAD, _OF_PATH, self.reason, epoch=epoch)
-        facts = self.sets[chosen]["rows"][_name(job.case)] if self.sets else ()
-        for stage, metric, unit, value, source, reason in facts:
-            if value is None:
-                yield make.missing(stage, metric, unit, source, reason, epoch=epoch)
-            else:
-                yield make.ok(stage, metric, unit, value, source, epoch)
+        for stage, *fact in self.sets[chosen]["rows"][_name(job.case)] if self.sets else ():
+            yield make.row(stage, Reading(*fact), epoch)

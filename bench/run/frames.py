@@ -2,10 +2,8 @@
 
 ``epochs.csv`` has a line per epoch, ``cases.csv`` one per case, ``reasons.csv`` one per missing
 value. Processes observe one number at a time (:class:`gatherbench.bench.run.rows.Row`); in a line a
-metric of a stage in a unit is a column (:class:`Column`), which ``columns.toml`` describes. Its
-name has all three: the wall time of the stage ``fetch`` is ``fetch_s``. Names of values that a case
-computes from its ids and data path, rather than measures, begin with ``declared_``. Each table is
-written as Parquet, too, which is read if there is no CSV.
+metric of a stage in a unit is a column (:class:`Column`), which ``columns.toml`` describes. Each
+table is written as Parquet, too, which is read if there is no CSV.
 """
 
 from __future__ import annotations
@@ -16,20 +14,22 @@ import json
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from gatherbench.bench.meters.base import LEAST, MOST, UNITS
 from gatherbench.bench.run.part import CASE, CaseId, StoreError, key_of
 from gatherbench.bench.run.rows import PROCESS, WORDS, Row, is_time
 from gatherbench.datasets.files import replacing
-from gatherbench.outside import plain, read_bytes
+from gatherbench.outside import cleaned, plain, read_bytes
 
 SCHEMA_VERSION = 4
 #: The suffix of a name, by the unit of its values.
@@ -41,7 +41,9 @@ _ENDS = {
 _SHORT = {"pcie_host_to_device": "link_rx", "pcie_device_to_host": "link_tx"}
 _REQUESTS = re.compile(r"gpu_requests_(\d+)_bytes")
 _TIME = re.compile(r"_?(wall_)?time(?=_|$)")
-_NUMBERS = re.compile(r"\d+")
+_BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+#: The number of readings of a polled sensor, in the source of its value.
+_READ = re.compile(r"\[samples=(\d+), (?=period=)")
 _RUN_KEYS = (
     *("run", "commit", "machine", "backend", "basis", "borrowed", "workload", "dataset"),
     *("strategy", "variant", "rank", "repeat"),
@@ -64,18 +66,14 @@ KNOWN: dict[str, str] = tomllib.loads(
 )
 #: The contents of tables: what an epoch observed, and what a case did as a whole.
 EPOCHS, CASES = "epochs", "cases"
-#: The tables, in the order in which they are written.
-TABLES = ("reasons", EPOCHS, CASES)
+#: The tables, in the order in which they are written, with the columns before their numbers.
+TABLES = {"reasons": REASON_KEYS, EPOCHS: EPOCH_KEYS, CASES: CASE_KEYS}
 COLUMNS_FILE = "columns.toml"
-KEYS = {EPOCHS: EPOCH_KEYS, CASES: CASE_KEYS, "reasons": REASON_KEYS}
 _WHOLE = ("rank", "repeat", "block", "epoch", "schema_version")
 _MAY_BE_MISSING = ("status", "reason", "borrowed", "source")
 #: The remedy for a file of a run that cannot be made again.
 RESTORE = "put a whole copy of it there, or measure again in a new folder: gatherbench run PLAN"
-_BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
-#: The number of readings of a polled sensor, in the source of its value.
-_READ = re.compile(r"\[samples=(\d+), (?=period=)")
-_Line = dict[str, Any]
+_case = itemgetter(*OF_CASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ class Column:
 
     @property
     def name(self) -> str:
-        """Return the column's name."""
+        """Return the column's name: the wall time of the stage ``fetch`` is ``fetch_s``."""
         stem = _SHORT.get(self.metric, self.metric)
         stem = _TIME.sub("", _REQUESTS.sub(r"gpu_requests_\1b", stem)).strip("_")
         own = self.stage in ("epoch", "case") or (self.declared and self.stage == "fetch")
@@ -116,13 +114,12 @@ class Column:
     @property
     def meaning(self) -> str:
         """Return its meaning in words."""
-        for name in (self.name, _NUMBERS.sub("N", self.name)):
-            if name in KNOWN:
-                return KNOWN[name]
         kind = "declared" if self.declared else "measured"
-        return f"{self.metric.replace('_', ' ')} ({kind}; stage {self.stage})"
+        usual = f"{self.metric.replace('_', ' ')} ({kind}; stage {self.stage})"
+        return KNOWN.get(self.name) or KNOWN.get(re.sub(r"\d+", "N", self.name), usual)
 
 
+_COLUMNS = TypeAdapter(dict[str, Column])
 #: The column with the duration of a case; how it ended is its status.
 ENDED = Column("case", "wall_time", "s", declared=False)
 
@@ -131,9 +128,9 @@ ENDED = Column("case", "wall_time", "s", declared=False)
 class Frames:
     """The tables of a run; ``columns`` by name."""
 
-    epochs: pd.DataFrame
-    cases: pd.DataFrame
-    reasons: pd.DataFrame
+    epochs: pd.DataFrame = field(default_factory=pd.DataFrame)
+    cases: pd.DataFrame = field(default_factory=pd.DataFrame)
+    reasons: pd.DataFrame = field(default_factory=pd.DataFrame)
     columns: dict[str, Column] = field(default_factory=dict)
 
     def table(self, name: str) -> pd.DataFrame:
@@ -182,11 +179,10 @@ def frames_of(rows: Iterable[Row], before: Frames | None = None) -> Frames:
     Raises:
         StoreError: an observation occurs twice among the rows, or two have one column.
     """
-    nothing = pd.DataFrame()
-    before = before or Frames(nothing, nothing, nothing)
-    lines: dict[tuple[Any, ...], _Line] = {}
+    before = before or Frames()
     columns = dict(before.columns)
-    missing: dict[tuple[Any, ...], list[_Line]] = defaultdict(list)
+    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
+    missing: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     first = int(before.epochs["block"].max()) + 1 if len(before.epochs) else 0
     numbers: dict[float | None, int] = {}  # of processes whose paths take turns
     process: dict[CaseId, int] = {}
@@ -197,29 +193,32 @@ def frames_of(rows: Iterable[Row], before: Frames | None = None) -> Frames:
             process[key_of(row)] = numbers.setdefault(row.value, first + len(numbers))
             if row.epoch >= 0:  # another process continues the case
                 continue
-        keys = _keys(row)
-        ids = (*keys.values(), row.epoch)
-        if ids not in lines:
-            block = {"block": process.get(key_of(row), -1), "epoch": row.epoch}
-            lines[ids] = keys | ({"status": None, "reason": None} if row.epoch < 0 else block)
-        if reason := _put(row, lines[ids], columns):
+        given = {"run": row.run_id, "borrowed": row.borrowed or None}
+        given["basis"] = "measured" if row.basis == "declared" else row.basis
+        keys = {
+            name: given.get(name) if name in given else getattr(row, name) for name in _RUN_KEYS
+        }
+        in_epoch = {"block": process.get(key_of(row), -1), "epoch": row.epoch}
+        of_case = {"status": None, "reason": None}
+        new = keys | (of_case if row.epoch < 0 else in_epoch)
+        line = lines.setdefault((*keys.values(), row.epoch), new)
+        if reason := _put(row, line, columns):
             missing[tuple(reason.values())].append(reason | {"epoch": row.epoch})
-    epochs = [line for line in lines.values() if "epoch" in line]
-    cases = [line for line in lines.values() if "epoch" not in line]
-    counts = Counter(map(_case, epochs))
-    reasons: list[_Line] = []
+    made: dict[str, list[dict[str, Any]]] = {"reasons": [], EPOCHS: [], CASES: []}
+    for line in lines.values():
+        made[EPOCHS if "epoch" in line else CASES].append(line)
+    counts = Counter(map(_case, made[EPOCHS]))
     for alike in missing.values():
         in_all = alike[0]["table"] == EPOCHS and len(alike) == counts[_case(alike[0])]
-        reasons += [alike[0] | {"epoch": -1}] if in_all else alike
-    for line in cases:
+        made["reasons"] += [alike[0] | {"epoch": -1}] if in_all else alike
+    for line in made[CASES]:
         if line["status"] is not None:
             line[COUNT] = counts[_case(line)]
-    made = {EPOCHS: epochs, CASES: cases, "reasons": reasons}
     tables = {name: _behind(before.table(name), name, made[name]) for name in TABLES}
     return Frames(**tables, columns=columns)
 
 
-def _put(row: Row, line: _Line, columns: dict[str, Column]) -> _Line | None:
+def _put(row: Row, line: dict[str, Any], columns: dict[str, Column]) -> dict[str, Any] | None:
     """Put an observation into its line; return what ``reasons`` says of it, if anything."""
     source = _READ.sub("[samples=N, ", row.source)
     column = Column(row.stage, row.metric, row.unit, row.basis == "declared", source)
@@ -236,39 +235,25 @@ def _put(row: Row, line: _Line, columns: dict[str, Column]) -> _Line | None:
     line[name] = row.value
     if polled := _READ.search(row.source):
         line[column.samples] = int(polled[1])
-    ends = name == ENDED.name
-    if ends:
-        line |= {"status": row.status, "reason": row.reason}
+    how = {"status": row.status, "reason": row.reason}
+    if ends := name == ENDED.name:
+        line |= how
     if source == known.source and (ends or row.value is not None):
         return None
-    return {
-        **{name: line[name] for name in OF_CASE},
-        **{"table": CASES if row.epoch < 0 else EPOCHS, "column": name},
-        **{"status": row.status, "reason": row.reason},
-        "source": source if source != known.source else None,
-    }
+    about = {"table": CASES if row.epoch < 0 else EPOCHS, "column": name, **how}
+    about["source"] = source if source != known.source else None
+    return {key: line[key] for key in OF_CASE} | about
 
 
-def _behind(before: pd.DataFrame, name: str, lines: Sequence[_Line]) -> pd.DataFrame:
+def _behind(before: pd.DataFrame, name: str, lines: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Return a table with further lines."""
-    header = list(dict.fromkeys([*KEYS[name], *(key for line in lines for key in line)]))
-    table = pd.DataFrame(lines, columns=header, dtype=object)
+    header = list(dict.fromkeys([*TABLES[name], *(key for line in lines for key in line)]))
     kinds: dict[Any, Any] = {key: int for key in header if key in _WHOLE}
-    kinds |= {key: float for key in header if key not in KEYS[name]}
-    table = table.astype(kinds)
+    kinds |= {key: float for key in header if key not in TABLES[name]}
+    table = pd.DataFrame(lines, columns=header, dtype=object).astype(kinds)
     if before.empty:
         return table
     return pd.concat([before, table], ignore_index=True) if lines else before
-
-
-def _keys(row: Row) -> _Line:
-    basis = "measured" if row.basis == "declared" else row.basis
-    same = {name: getattr(row, name) for name in _RUN_KEYS[1:]}
-    return {"run": row.run_id, **same, "basis": basis, "borrowed": row.borrowed or None}
-
-
-def _case(line: Mapping[Any, Any]) -> tuple[Any, ...]:
-    return tuple(line[name] for name in OF_CASE)
 
 
 def read_frames(folder: Path, newer: Collection[CaseId] = ()) -> Frames:
@@ -284,23 +269,20 @@ def read_frames(folder: Path, newer: Collection[CaseId] = ()) -> Frames:
     numbers = {COUNT, *columns, *(column.samples for column in columns.values())}
     times = {name for name, column in columns.items() if is_time(column.unit, column.metric)}
     tables: dict[str, Any] = {}
-    for name in TABLES:
+    for name, header in TABLES.items():
         path = folder / f"{name}.csv"
         if not path.exists() and path.with_suffix(".parquet").exists():
             path = path.with_suffix(".parquet")
-        tables[name] = read_table(path, KEYS[name], numbers, times)
-    for name, keys in (
-        (EPOCHS, [*OF_CASE, "backend", "machine", "epoch"]),
-        (CASES, [*OF_CASE, "backend", "machine"]),
-    ):
-        if (again := tables[name].duplicated(keys)).any():
-            twice = " ".join(map(str, tables[name].loc[again, keys].iloc[0]))
+        table = tables[name] = read_table(path, header, numbers, times)
+        one = [key for key in (*OF_CASE, "backend", "machine", "epoch") if key in header]
+        if name != "reasons" and (again := table.duplicated(one)).any():
+            twice = " ".join(map(str, table.loc[again, one].iloc[0]))
             raise StoreError(f"{folder / name}.csv: {twice} stands twice; {RESTORE}")
     names, cases = list(OF_CASE), tables[CASES]
-    counts = tables[EPOCHS].groupby(names, dropna=False).size().rename("there").reset_index()
+    there = tables[EPOCHS].groupby(names, dropna=False).size().rename("there").reset_index()
     # A case without an end was cut off: it does not say how many epochs it has.
     declared = cases[cases["status"].notna()].reindex(columns=[*names, COUNT])
-    both = declared.merge(counts, on=names, how="left").fillna({"there": 0})
+    both = declared.merge(there, on=names, how="left").fillna({"there": 0})
     short = both.loc[both[COUNT] != both["there"], CASE]
     if not (lacking := short[~among(short, newer)]).empty:
         place = " ".join(map(str, lacking.iloc[0]))
@@ -313,38 +295,31 @@ def read_frames(folder: Path, newer: Collection[CaseId] = ()) -> Frames:
 
 def _read_columns(path: Path) -> dict[str, Column]:
     try:
-        described = tomllib.loads(read_bytes(path).decode())
-        version = described.pop("schema_version", None)
-        if version != SCHEMA_VERSION:
+        described = cleaned(tomllib.loads(read_bytes(path).decode()))
+        if (version := described.pop("schema_version", None)) != SCHEMA_VERSION:
             raise ValueError(
                 f"schema version {version}, expected {SCHEMA_VERSION}; read it with the gatherbench"
                 " version that wrote it"
             )
-        if strange := {of["unit"] for of in described.values()} - set(UNITS):
-            raise ValueError(f"unit {min(strange)!r}: expected one of {UNITS}")
-        columns = {
-            name: Column(
-                plain(of["stage"]),
-                plain(of["metric"]),
-                of["unit"],
-                bool(of["declared"]),
-                plain(of["source"]),
-            )
-            for name, of in described.items()
-        }
-        if wrong := [name for name, column in columns.items() if name != column.name]:
-            raise ValueError(
-                f"{wrong[0]}: a column with its stage, metric and unit is"
-                f" {columns[wrong[0]].name!r}"
-            )
+        columns = _COLUMNS.validate_python(described)
+        for name, column in columns.items():
+            if column.unit not in UNITS:
+                raise ValueError(f"{name}: unit {column.unit!r}: expected one of {UNITS}")
+            if name != column.name:
+                what = "a column with its stage, metric and unit"
+                raise ValueError(f"{name}: {what} is {column.name!r}")
         return columns
     except OSError as error:
         old = path.with_name("rows.csv").exists()
         why = "schema version 3, which has a rows.csv" if old else f"{error.strerror}; {RESTORE}"
         remedy = "; read it with the gatherbench version that wrote it" if old else ""
         raise StoreError(f"{path}: cannot be read: {why}{remedy}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StoreError(f"{path}: not the columns of a run ({plain(error)}); {RESTORE}") from error
+    except (ValueError, RecursionError) as error:
+        why = plain(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise StoreError(f"{path}: not the columns of a run ({why}); {RESTORE}") from error
 
 
 def read_table(
@@ -362,21 +337,22 @@ def read_table(
     try:
         data = read_bytes(path)
         if path.suffix == ".parquet":
-            return _checked(parquet.read_table(io.BytesIO(data)), keys, numbers, times)
-        if not data.endswith(b"\n"):
-            raise ValueError("its last line is cut off")
-        if b"\0" in data:
-            raise ValueError("it holds bytes that are no text")
-        header = next(csv.reader([data.partition(b"\n")[0].decode()]), [])
-        kinds = dict.fromkeys(header, pa.float64()) | dict.fromkeys(keys, pa.string())
-        kinds |= {key: pa.int32() for key in keys if key in _WHOLE}
-        table = arrow_csv.read_csv(
-            io.BytesIO(data),
-            read_options=arrow_csv.ReadOptions(use_threads=False),  # so that errors have a line
-            convert_options=arrow_csv.ConvertOptions(
-                column_types=kinds, null_values=[""], strings_can_be_null=True
-            ),
-        )
+            table = parquet.read_table(io.BytesIO(data))
+        else:
+            if not data.endswith(b"\n"):
+                raise ValueError("its last line is cut off")
+            if b"\0" in data:
+                raise ValueError("it holds bytes that are no text")
+            header = next(csv.reader([data.partition(b"\n")[0].decode()]), [])
+            kinds = dict.fromkeys(header, pa.float64()) | dict.fromkeys(keys, pa.string())
+            kinds |= {key: pa.int32() for key in keys if key in _WHOLE}
+            table = arrow_csv.read_csv(
+                io.BytesIO(data),
+                read_options=arrow_csv.ReadOptions(use_threads=False),  # so that errors have a line
+                convert_options=arrow_csv.ConvertOptions(
+                    column_types=kinds, null_values=[""], strings_can_be_null=True
+                ),
+            )
         return _checked(table, keys, numbers, times)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
@@ -402,28 +378,23 @@ def _checked(
     data: dict[str, Any] = {}
     for name in names:
         column = table.column(name)
-        missing = column.null_count
         if name not in keys:
-            data[name] = column.to_numpy().astype(float)
-            size = np.abs(data[name][~np.isnan(data[name])])
-            if len(size) < len(column) - missing or (size > MOST).any():
-                raise ValueError(f"{name} has a value that is not finite")
-            if (size[size > 0] < LEAST).any() or (name in times and (data[name] < 0).any()):
+            values = data[name] = column.to_numpy().astype(float)
+            size = np.abs(values[values != 0])
+            wrong = (size < LEAST) | (size > MOST) | np.isnan(size)
+            if wrong.sum() > column.null_count or (name in times and (values < 0).any()):
                 raise ValueError(f"{name} has a value that is no measurement")
         elif name in _WHOLE:
-            data[name] = column.to_numpy()
-            whole = not missing and data[name].dtype.kind == "i"
-            if not whole or (len(column) and data[name].min() < -1):
+            values = data[name] = column.to_numpy()
+            if column.null_count or values.dtype.kind != "i" or (values < -1).any():
                 raise ValueError(f"{name} has a number that is out of range, or none")
         else:
-            texts = column.to_pylist()
-            clean = {text: None if text is None else plain(text) for text in set(texts)}
-            empty = None if name in _MAY_BE_MISSING else ""
-            cleaned = [clean[text] or empty for text in texts]
-            allowed = {*WORDS.get(name, ()), *((None,) if empty is None else ())}
-            if name in WORDS and (strange := sorted(set(cleaned) - allowed, key=str)):
+            texts, empty = column.to_pylist(), None if name in _MAY_BE_MISSING else ""
+            clean = {text: plain(text or "") or empty for text in set(texts)}
+            allowed = {*WORDS.get(name, clean.values()), *([empty] if empty is None else [])}
+            if strange := sorted({*clean.values()} - allowed, key=str):
                 raise ValueError(f"{name} = {strange[0]!r}: expected one of {WORDS[name]}")
-            data[name] = pd.Series(cleaned, dtype=object)
+            data[name] = pd.Series([clean[text] for text in texts], dtype=object)
     return pd.DataFrame(data)
 
 

@@ -48,7 +48,7 @@ from gatherbench.bench.run.part import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.rows import SET, Row, RowMaker
 from gatherbench.bench.run.session import Session
 from gatherbench.bench.run.table import dropped
-from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of, row_of
+from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
@@ -175,12 +175,7 @@ class MeasuredCase(ExitStack):
         return next((reason for reason in reasons if reason is not None), None)
 
     def _write_setup(self, steps: Iterable[SetupStep]) -> None:
-        for step in steps:
-            columns = ("setup", step.metric, step.unit)
-            if step.value is None:
-                self._out.row(self._make.missing(*columns, step.source, step.reason))
-            else:
-                self._out.row(self._ok(*columns, step.value, step.source))
+        self._out.rows(self._make.row("setup", step) for step in steps)
 
     def _check_first(self, cached: Reason | None) -> MiniBatch:
         """Compare rows until each buffer has been used again, and see where the table lies.
@@ -258,8 +253,7 @@ class MeasuredCase(ExitStack):
 
     def _measure(self, number: int, chosen: int) -> None:
         """Run an epoch with the meters open, and write the results."""
-        case, out, epochs = self.job.case, self._out, self._session.epochs
-        recorder = self._session.recorder
+        out, epochs, recorder = self._out, self._session.epochs, self._session.recorder
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
         spots = self.checker.watching(f"in epoch {number}", epochs.batches)
         batches = epochs.measured(chosen)
@@ -271,13 +265,17 @@ class MeasuredCase(ExitStack):
         out.row(self._ok(*SET, chosen, source, number))
         out.rows(self._time_rows(times, number))
         out.rows(self._counts.rows(self.job, chosen, number))
+        at = {**self.job.case.names, "epoch": number}
         for stage, seconds in times.stages.items():
-            out.samples(case, number, stage, seconds)
+            batch = list(range(len(seconds)))
+            out.write("samples", **at, stage=stage, batch=batch, value_s=seconds)
         out.rows(self._path_rows(before, slow, number))
         for reading in recorder.readings:
-            out.row(row_of(reading, self._make, "epoch", number))
+            out.row(self._make.row("epoch", reading, number))
             if reading.series:
-                out.series(case, number, reading.metric, reading.unit, reading.series)
+                times_s, values = zip(*reading.series, strict=True)
+                what = {"metric": reading.metric, "unit": reading.unit}
+                out.write("timeline", **at, **what, time_s=times_s, value=values)
 
     def _time_rows(self, times: EpochTimes, epoch: int) -> Iterator[Row]:
         ok, on_gpu = partial(self._ok, epoch=epoch), self._device.type == "cuda"

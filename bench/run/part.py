@@ -17,10 +17,12 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run.rows import HEADER, Row, RowMaker
@@ -45,25 +47,30 @@ CUT_OFF = "time.perf_counter, up to the last whole block: the case was cut off"
 #: ``source`` of the number of its rows that have been compared.
 COMPARED_EACH = "rows compared in each epoch; cut off before the comparison after the last"
 
+_CASE = {"workload": "str", "strategy": "str", "variant": "str", "repeat": "int32"}
 #: The columns that name a case within a run.
-CASE = ["workload", "strategy", "variant", "repeat"]
-#: Tables with many numbers per epoch: the seconds of every stage of every minibatch, and the values
-#: polled: ``time_s`` counts from the opening of the epoch's window; ``value`` is in ``unit``: bytes
-#: since then for a counter, the sensor's value for others.
+CASE = list(_CASE)
+#: Columns and dtypes of tables with many numbers per epoch: the seconds of every stage of every
+#: minibatch, and the values polled: ``time_s`` counts from the opening of the epoch's window;
+#: ``value`` is in ``unit``: bytes since then for a counter, the sensor's value for others.
 LISTS = {
-    "samples": (*CASE, "epoch", "stage", "batch", "value_s"),
-    "timeline": (*CASE, "epoch", "metric", "unit", "time_s", "value"),
+    "samples": _CASE | {"epoch": "int32", "stage": "str", "batch": "int32", "value_s": "float64"},
+    "timeline": _CASE
+    | {"epoch": "int32", "metric": "str", "unit": "str", "time_s": "float64", "value": "float64"},
 }
 #: The fields of the records of each kind.
 _FIELDS: dict[str, set[str]] = {
-    "row": set(HEADER),
-    "end": {*HEADER, "at"},
+    **{"row": set(HEADER), "end": {*HEADER, "at"}},
     **{kind: set(columns) for kind, columns in LISTS.items()},
     "block": {*CASE, "number", "wall_time_s", "rows"},
     "turn": {"case", "since", "before_s", "done"},
     "work": {"what", "fraction"},
     "answer": set(),
 }
+
+
+#: Returns the case of a record.
+_case: Callable[[Record], CaseId] = itemgetter(*CASE)
 
 
 class StoreError(InputError):
@@ -89,6 +96,10 @@ class PartWriter:
         """Close the file, in which all records are already."""
         self._file.close()
 
+    def sync(self) -> None:
+        """Sync the file to the disk."""
+        os.fsync(self._file.fileno())
+
     def write(self, kind: str, **fields: Any) -> None:
         """Write a record."""
         self._file.write(json.dumps({"kind": kind, **fields}) + "\n")
@@ -101,29 +112,6 @@ class PartWriter:
         """Write each row as soon as it is known."""
         for row in rows:
             self.row(row)
-
-    def samples(self, case: Case, epoch: int, stage: str, values: list[float]) -> None:
-        """Write seconds of ``stage`` for each minibatch of ``epoch``, in order."""
-        columns = {"batch": list(range(len(values))), "value_s": values}
-        self.write("samples", **case.names, epoch=epoch, stage=stage, **columns)
-
-    def series(
-        self, case: Case, epoch: int, metric: str, unit: str, points: Iterable[tuple[float, float]]
-    ) -> None:
-        """Write the values polled during ``epoch``: (s since its window opened, value then)."""
-        times, values = map(list, zip(*points, strict=True))
-        fields = {"epoch": epoch, "metric": metric, "unit": unit, "time_s": times, "value": values}
-        self.write("timeline", **case.names, **fields)
-
-    def block(self, case: Case, number: int, spent_s: float, compared: int) -> None:
-        """Record that the case has had its epoch of a block, as has each path.
-
-        Args:
-            spent_s: the case's time so far, in all its processes.
-            compared: its rows that this process has compared.
-        """
-        fields = {"number": number, "wall_time_s": spent_s, "rows": compared}
-        self.write("block", **case.names, **fields)
 
     def end(
         self,
@@ -142,36 +130,34 @@ class PartWriter:
         self.write("end", **asdict(row), at=time.time())
         self.sync()
 
-    def sync(self) -> None:
-        """Sync the file to the disk."""
-        os.fsync(self._file.fileno())
 
+def _whole_lines(file: BinaryIO) -> Iterator[tuple[int, Record]]:
+    """Yield length and record of each line; a torn last one (its writer was killed) is left out.
 
-def _record(line: bytes) -> Record:
-    """
     Raises:
-        ValueError: it is not a record of a part.
+        ValueError: a line is no record of a part.
     """
-    record = parsed(line)
-    fields = _FIELDS.get(str(record.get("kind"))) if isinstance(record, dict) else None
-    if fields is None or not fields <= record.keys():
-        raise ValueError("it is no record of a case")
-    return dict(record)
+    for line in file:
+        if line.endswith(b"\n"):
+            record = parsed(line)
+            fields = _FIELDS.get(str(record.get("kind"))) if isinstance(record, dict) else None
+            if fields is None or not fields <= record.keys():
+                raise ValueError("it is no record of a case")
+            yield len(line), record
 
 
 def read_part(path: Path) -> Iterator[Record]:
-    """Read the records of a part; a torn last line (its writer was killed) is left out.
+    """Read the records of a part.
 
     Raises:
         StoreError: a line is damaged, or the path is not a file.
     """
-    number = 0
+    number = 1
     try:
         with open_file(path) as file:
-            for line in file:
+            for _, record in _whole_lines(file):
+                yield record
                 number += 1
-                if line.endswith(b"\n"):
-                    yield _record(line)
     except (OSError, ValueError) as error:
         raise StoreError(
             f"{path}: line {number}: {error}; delete the file and resume the run: its cases are"
@@ -198,16 +184,11 @@ class Tail:
     def more(self) -> list[Record]:
         """Return the records written since; what is invalid is left to :func:`read_part`."""
         records: list[Record] = []
-        try:
-            with open_file(self._path) as file:
-                file.seek(self._at)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break
-                    self._at += len(line)
-                    records.append(_record(line))
-        except (OSError, ValueError):
-            pass
+        with suppress(OSError, ValueError), open_file(self._path) as file:
+            file.seek(self._at)
+            for size, record in _whole_lines(file):
+                self._at += size
+                records.append(record)
         return records
 
 
@@ -239,11 +220,6 @@ def counted(path: Path) -> Iterator[Record]:
             yield record
 
 
-def _case(record: Record) -> CaseId:
-    workload, strategy, variant, repeat = (record[name] for name in CASE)
-    return (workload, strategy, variant, repeat)
-
-
 @dataclass
 class SoFar:
     """The valid records of a case from all its processes.
@@ -258,7 +234,7 @@ class SoFar:
     blocks: int = 0
     spent_s: float = 0.0
     ended: Row | None = None
-    _compared: float = 0.0
+    _compared: int = 0
 
     def add(self, records: list[Record]) -> None:
         """Add the records that another process has written of the case.
@@ -268,9 +244,10 @@ class SoFar:
         rows: dict[tuple[object, ...], Row] = {}
         for row in rows_of(records):
             rows.setdefault((row.epoch, row.stage, row.metric, row.basis, row.rank), row)
+            # One line tells of the case as a whole: it has one commit, the last.
+            commit = row.commit
         self._rows.update(rows)
-        if rows:  # one line tells of the case as a whole: it has one commit, the last
-            commit = next(iter(rows.values())).commit
+        if rows:
             for key, row in self._rows.items():
                 if row.epoch < 0:
                     self._rows[key] = replace(row, commit=commit)
@@ -286,15 +263,9 @@ class SoFar:
         rows = list(self._rows.values())
         if self.ended is not None:
             return [*rows, self.ended]
-        about: dict[str, Any] = {"epoch": -1, "rank": -1, "basis": "measured"}
-        about |= {"status": "ok", "reason": None}
-
-        def last(stage: str, metric: str, unit: str, value: float, source: str) -> Row:
-            keys: dict[str, Any] = {"stage": stage, "metric": metric, "unit": unit}
-            return replace(rows[0], **about, **keys, value=float(value), source=source)
-
-        compared = last(CHECK_STAGE, "rows", "1", self._compared, COMPARED_EACH)
-        return [*rows, compared, last(CASE_STAGE, CASE_METRIC, "s", self.spent_s, CUT_OFF)]
+        make = replace(rows[0], basis="measured", rank=-1, borrowed="")
+        compared = make.ok(CHECK_STAGE, "rows", "1", self._compared, COMPARED_EACH)
+        return [*rows, compared, make.ok(CASE_STAGE, CASE_METRIC, "s", self.spent_s, CUT_OFF)]
 
 
 def take_in(cases: dict[CaseId, SoFar], path: Path) -> None:

@@ -25,7 +25,6 @@ from gatherbench.bench.run.job import CHOICE, Job, outcome
 from gatherbench.bench.run.part import CALIBRATION_STAGE as STAGE
 from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.untimed import row_of
 from gatherbench.reason import Reason
 
 #: The size of the known copies.
@@ -94,17 +93,16 @@ def calibrate_gpu(make: RowMaker, emit: Callable[[Row], None]) -> SensorChoice:
     time.sleep(SETTLE_S)
     uuids = torch_gpu_uuids(device)
     for seen in idle_power(GpuUnderTest(uuids, SensorChoice())):
-        emit(row_of(seen, make, STAGE))
+        emit(make.row(STAGE, seen))
     comparisons = calibrate(uuids, PinnedCopier(device, COPY_MIB << 20), COPY_S)
     copies = f"bytes counted for each byte copied, copies of {COPY_MIB} MiB of pinned memory"
     for comparison in comparisons:
-        columns, ratio = (STAGE, f"pcie_{comparison.direction}_ratio", "1"), comparison.ratio
-        source = f"{COUNTERS}: {copies}"
-        if isinstance(ratio, Reason):
-            emit(make.missing(*columns, source, ratio))
+        metric, source = f"pcie_{comparison.direction}_ratio", f"{COUNTERS}: {copies}"
+        if isinstance(ratio := comparison.ratio, Reason):
+            emit(make.missing(STAGE, metric, "1", source, ratio))
         else:
             trust = "trusted" if comparison.trusted else "untrusted"
-            emit(make.ok(*columns, ratio, f"{source}; {trust}"))
+            emit(make.ok(STAGE, metric, "1", ratio, f"{source}; {trust}"))
     choice, columns = choose(comparisons), (STAGE, "pcie_trusted", "1")
     if choice.pcie_reason is None:
         emit(make.ok(*columns, 1.0, f"{choice.pcie} is read by all cases"))

@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from functools import partial
 from itertools import chain
@@ -36,9 +37,7 @@ import pandas as pd
 import pyarrow as pa
 
 from gatherbench.bench.run.frames import (
-    COLUMNS_FILE,
     RESTORE,
-    TABLES,
     Frames,
     among,
     frames_of,
@@ -52,26 +51,18 @@ from gatherbench.datasets.files import discard, replacing
 from gatherbench.outside import open_file, read_bytes, read_json
 
 _T = TypeVar("_T")
-_KINDS = {
-    **dict.fromkeys(("repeat", "epoch", "batch"), "int32"),
-    **dict.fromkeys(("value_s", "time_s", "value"), "float64"),
-}
 
 
 class RunStore:
-    """One run's folder."""
+    """One run's folder. All that read it raise a :class:`StoreError` for a file that is damaged."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.run_id = folder, folder.name
         self.calibration_file = folder / "calibration.csv"
         self.profile_file = folder / "profile.toml"
         self.parts = folder / "parts"
         self.sensors_file = folder / "sensors.json"
         self.tuned_file = folder / "tuned.json"
-
-    @property
-    def run_id(self) -> str:
-        return self.folder.name
 
     @classmethod
     def create(
@@ -82,10 +73,10 @@ class RunStore:
         store = cls(root / machine / run_id)
         store.parts.mkdir(parents=True)
         began = {"began": datetime.now(UTC).isoformat(timespec="seconds")}
-        write_atomically(store.folder / "env.json", json.dumps(env | began, indent=2) + "\n")
         frames_of(()).write(store.folder)
         # The plan last: a folder with a plan is a run.
-        write_atomically(store.folder / "plan.json", json.dumps(plan, indent=2) + "\n")
+        for name, content in {"env": env | began, "plan": plan}.items():
+            write_atomically(store.folder / f"{name}.json", json.dumps(content, indent=2) + "\n")
         return store
 
     @classmethod
@@ -125,49 +116,64 @@ class RunStore:
         return sorted(self.parts.glob("block" + "[0-9]" * 6 + ".jsonl"))
 
     def so_far(self) -> dict[CaseId, SoFar]:
-        """Return the cases that have records in the parts.
-
-        Raises:
-            StoreError: a part is damaged.
-        """
+        """Return the cases that have records in the parts."""
         ended: dict[CaseId, SoFar] = {}
         for part in self._parts():
             take_in(ended, part)
         return ended
 
     def frames(self) -> Frames:
-        """Return the tables, with the parts' records in place of a case's older ones.
-
-        Raises:
-            StoreError: a file cannot be read, or is not a run's.
-        """
+        """Return the tables, with the parts' records in place of a case's older ones."""
         return self._unchanged(self._frames)
 
     def _frames(self) -> Frames:
         cases = self.so_far()
         frames = read_frames(self.folder, cases)
-        if not cases:
-            return frames
         rows = chain.from_iterable(case.rows for case in cases.values())
-        return frames_of(rows, frames.without(cases))
+        return frames_of(rows, frames.without(cases)) if cases else frames
+
+    def lists(self, kind: str) -> pd.DataFrame:
+        """Return the table ``samples`` or ``timeline`` (:data:`LISTS`)."""
+        return self._unchanged(partial(self._list, kind))
+
+    def _list(self, kind: str) -> pd.DataFrame:
+        path, kinds = self.folder / f"{kind}.parquet", LISTS[kind]
+        before = pd.DataFrame(columns=list(kinds))
+        try:
+            if path.exists():
+                with open_file(path) as file:
+                    before = pd.read_parquet(file)
+            if missing := kinds.keys() - set(before.columns):
+                raise ValueError(f"it has no column {min(missing)!r}")
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise StoreError(
+                f"{path}: cannot be read ({error}); put a whole copy of it there, or delete it: the"
+                " rows are read without it"
+            ) from error
+        records = [r for part in self._parts() for r in counted(part) if r["kind"] == kind]
+        if not records:
+            return before
+        table = pd.concat(
+            [pd.DataFrame({name: record[name] for name in kinds}) for record in records],
+            ignore_index=True,
+        )
+        kept = before[~among(before, set(ids_in(table)))]
+        return (pd.concat([kept, table]) if len(kept) else table).astype(kinds)
 
     def _unchanged(self, read: Callable[[], _T]) -> _T:
         """Return what is read; again if that fails and a file has changed, as when the run ends."""
-        mark = None
+        before = None
         while True:
-            before, mark = mark, self._mark()
+            now = []
+            for path in (*sorted(self.folder.glob("*.*")), *self._parts()):
+                with suppress(FileNotFoundError):
+                    now.append((path, path.stat().st_size, path.stat().st_mtime_ns))
             try:
                 return read()
             except StoreError:
-                if mark == before:
+                if now == before:
                     raise
-
-    def _mark(self) -> object:
-        """Return sizes and modification times (ns) of the files of the tables."""
-        names = [*(f"{name}{end}" for name in TABLES for end in (".csv", ".parquet")), COLUMNS_FILE]
-        paths = [*(self.folder / name for name in names), *self._parts()]
-        states = (path.stat() if path.exists() else None for path in paths)
-        return [state and (state.st_size, state.st_mtime_ns) for state in states]
+                before = now
 
     def calibration(self) -> pd.DataFrame:
         """Return the observations of the run as a whole: :data:`HEADER`; empty without a GPU."""
@@ -184,38 +190,9 @@ class RunStore:
         with replacing(self.calibration_file) as temporary:
             table.to_csv(temporary, index=False, lineterminator="\n")
 
-    def _list(self, kind: str) -> pd.DataFrame:
-        """Read a table of :data:`LISTS`; the parts' records replace a case's older ones."""
-        path, columns = self.folder / f"{kind}.parquet", LISTS[kind]
-        before = pd.DataFrame(columns=list(columns))
-        try:
-            if path.exists():
-                with open_file(path) as file:
-                    before = pd.read_parquet(file)
-            if missing := set(columns) - set(before.columns):
-                raise ValueError(f"it has no column {min(missing)!r}")
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise StoreError(
-                f"{path}: cannot be read ({error}); put a whole copy of it there, or delete it: the"
-                " rows are read without it"
-            ) from error
-        records = [r for part in self._parts() for r in counted(part) if r["kind"] == kind]
-        if not records:
-            return before
-        tables = [pd.DataFrame({name: record[name] for name in columns}) for record in records]
-        table = pd.concat(tables, ignore_index=True)
-        kept = before[~among(before, set(ids_in(table)))]
-        table = pd.concat([kept, table]) if len(kept) else table
-        return table.astype({name: _KINDS.get(name, "str") for name in columns})
-
-    def lists(self, kind: str) -> pd.DataFrame:
-        """Return the table ``samples`` or ``timeline`` (:data:`LISTS`)."""
-        return self._unchanged(partial(self._list, kind))
-
     def predicted(self, rows: Iterable[Row]) -> Frames:
         """Return the tables with these predictions in place of earlier ones."""
-        measured = self.frames().only(lambda table: table["basis"] != "predicted")
-        return frames_of(rows, measured)
+        return frames_of(rows, self.frames().only(lambda table: table["basis"] != "predicted"))
 
     def end(self, frames: Frames, *, finished: bool) -> None:
         """Write tables, samples and timelines of all records; a finished run drops its parts."""
@@ -223,10 +200,9 @@ class RunStore:
             return
         frames.write(self.folder)
         for kind in LISTS:
-            if (table := self._list(kind)).empty:
-                continue
-            with replacing(self.folder / f"{kind}.parquet") as temporary:
-                table.to_parquet(temporary, compression="zstd", index=False)
+            if not (table := self._list(kind)).empty:
+                with replacing(self.folder / f"{kind}.parquet") as temporary:
+                    table.to_parquet(temporary, compression="zstd", index=False)
         if finished:  # all at once: the records of parts that remain would replace full cases
             discard(self.parts)
 
@@ -256,9 +232,9 @@ def write_atomically(path: Path, text: str) -> None:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = read_json(path)
+        if not isinstance(content, dict):
+            raise ValueError("it is not a JSON object")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise StoreError(f"{path}: cannot be read: {why}; {RESTORE}") from error
-    if not isinstance(content, dict):
-        raise StoreError(f"{path}: not a JSON object; {RESTORE}")
     return content

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from gatherbench.bench.meters.base import Reading, Recorder
+from gatherbench.bench.meters.base import Recorder
 from gatherbench.bench.meters.cpu import WallClockMeter
 from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.pcie import PcieMeter
@@ -46,22 +46,10 @@ def peak_of(work: Callable[[], object], device: torch.device) -> tuple[float, st
         work()
     assert profiled.profiler is not None
     events = profiled.profiler.kineto_results.events()
-    changes = sorted(
-        (event.start_ns(), i, event.nbytes())
-        for i, event in enumerate(events)
-        if event.name() == "[memory]"
-    )
-    held = itertools.accumulate((nbytes for *_, nbytes in changes), initial=0)
+    changes = [event for event in events if event.name() == "[memory]"]
+    changes.sort(key=lambda event: event.start_ns())
+    held = itertools.accumulate((event.nbytes() for event in changes), initial=0)
     return float(max(held)), "torch.profiler, profile_memory of one step"
-
-
-def row_of(reading: Reading, make: RowMaker, stage: str, epoch: int = -1) -> Row:
-    """Return a meter's reading as a row; a broken sensor is ``failed``, an absent ``skipped``."""
-    columns = (stage, reading.metric, reading.unit)
-    if reading.reason is None:
-        return make.ok(*columns, reading.value or 0.0, reading.source, epoch)
-    status = "failed" if reading.reason.kind == "failed" else "skipped"
-    return make.missing(*columns, reading.source, reading.reason, status, epoch)
 
 
 class EnergyBlock(Recorder):
@@ -110,7 +98,7 @@ class EnergyBlock(Recorder):
             readings = recorder.readings
         yield make.ok(ENERGY_STAGE, "epochs", "1", epochs, source)
         for reading in readings:
-            yield row_of(reading, make, ENERGY_STAGE)
+            yield make.row(ENERGY_STAGE, reading)
 
 
 def disk_roof(table: TableFile | None, make: RowMaker, seed: int) -> list[Row]:
@@ -142,5 +130,5 @@ def disk_roof(table: TableFile | None, make: RowMaker, seed: int) -> list[Row]:
     except DiskReadError as error:
         return [make.missing(*reads, source, f"failed: {error}")]
     source += f", {reader.engine}"
-    time_row = make.ok("fetch", "disk_roof_time", "s", spent, source)
-    return [make.ok(*reads, count, source), time_row]
+    times = make.ok("fetch", "disk_roof_time", "s", spent, source)
+    return [make.ok(*reads, count, source), times]

@@ -24,7 +24,10 @@ def rows_of_run(run: RunStore | Path) -> list[Row]:
     store = run if isinstance(run, RunStore) else RunStore(run)
     table = store.calibration().astype(object)
     lines = table.where(table.notna(), None)[list(HEADER)].itertuples(index=False, name=None)
-    return [*(Row(*line) for line in lines), *rows_in(store.frames())]
+    return [
+        *(Row(**dict(zip(HEADER, line, strict=True))) for line in lines),
+        *rows_in(store.frames()),
+    ]
 
 
 def write_rows(store: RunStore, rows: Iterable[Row]) -> None:

@@ -356,7 +356,7 @@ RESTORE = "put a whole copy of it there, or measure again in a new folder: gathe
         (put("plan.json", b"{}"), rf"plan\.json: not a run's plan \(workloads: .*{RESTORE}"),
         (put("plan.json", b"{"), rf"plan\.json: cannot be read.*{RESTORE}"),
         (lambda folder: (folder / "plan.json").unlink(), "not a run folder.* put its file back"),
-        (put("env.json", b"[]"), rf"env\.json: not a JSON object; {RESTORE}"),
+        (put("env.json", b"[]"), rf"env\.json: cannot be read: it is not a JSON object; {RESTORE}"),
         (lambda folder: (folder / "env.json").unlink(), rf"env\.json: .*No such file.*{RESTORE}"),
         (
             lambda folder: [path.unlink() for path in folder.glob("epochs.*")],

@@ -17,6 +17,9 @@ from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import PROCESS
 from gatherbench.bench.sampling.prepare import state_of
 
+#: Samples of an epoch of two minibatches.
+TIMES = {"stage": "fetch", "batch": [0, 1], "value_s": [0.1, 0.2]}
+
 
 def work(block: Block) -> None:
     with closing(PartWriter(block.part)) as out:
@@ -54,8 +57,10 @@ def measure(job: Job, out: PartWriter) -> None:
     if job.sensors is not None:
         trusted = job.sensors.pcie or str(job.sensors.pcie_reason)
         out.row(make.ok("epoch", "sensors", "1", 1, trusted, epoch=0))
-        out.series(case, 0, "pcie_host_to_device", "B", [(0.0, 0.0), (0.02, 5e6)])
-    out.samples(case, 0, "fetch", [0.1, 0.2])
+        what = {"metric": "pcie_host_to_device", "unit": "B"}
+        points = {"time_s": [0.0, 0.02], "value": [0.0, 5e6]}
+        out.write("timeline", **case.names, epoch=0, **what, **points)
+    out.write("samples", **case.names, epoch=0, **TIMES)
     match case.variant:
         case "crash":
             print("the driver says: unspecified launch failure", file=sys.stderr)
@@ -116,10 +121,12 @@ def take_blocks(block: Block, out: PartWriter) -> None:
                 (folder / "reached").touch()
                 time.sleep(60)
             out.row(one.rows.ok("epoch", "wall_time", "s", 0.5, "clock", epoch=number))
-            out.samples(one.case, number, "fetch", [0.1, 0.2])
+            out.write("samples", **one.case.names, epoch=number, **TIMES)
             say(out)
         for one in turn:
-            out.block(one.case, number, one.spent_s + 0.5 * (1 + number - one.start), 96)
+            spent_s = one.spent_s + 0.5 * (1 + number - one.start)
+            had = {"number": number, "wall_time_s": spent_s, "rows": 96}
+            out.write("block", **one.case.names, **had)
     for one in block.jobs:
         out.end(one.rows, "ok", None, one.spent_s + 2.0)
 

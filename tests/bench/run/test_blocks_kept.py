@@ -165,9 +165,11 @@ def test_of_a_case_that_has_not_ended_whole_blocks_count(store):
         out.row(make.ok("setup", "open_time", "s", 0.1, "clock"))
         for block in range(3):
             out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", block))
-            out.samples(case, block, "fetch", [0.1])
+            values = {"stage": "fetch", "batch": [0], "value_s": [0.1]}
+            out.write("samples", **case.names, epoch=block, **values)
             if block < 2:
-                out.block(case, block, 0.5 + block, 96)
+                had = {"number": block, "wall_time_s": 0.5 + block, "rows": 96}
+                out.write("block", **case.names, **had)
     whole = part.read_bytes()
     for torn in range(len(whole.splitlines()[-1])):
         part.write_bytes(whole[: len(whole) - torn])
@@ -195,7 +197,8 @@ def test_of_two_processes_the_last_ones_opening_stands_and_of_that_the_first_row
             for seconds in opened_s:
                 out.row(make.ok("setup", "open_time", "s", seconds, "clock"))
             out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", block))
-            out.block(case, block, 1.0 + block, compared)
+            had = {"number": block, "wall_time_s": 1.0 + block, "rows": compared}
+            out.write("block", **case.names, **had)
     (found,) = store.so_far().values()
     assert [(r.stage, r.epoch, r.value) for r in found.rows] == [
         ("setup", -1, 0.2),

@@ -35,7 +35,8 @@ def launched(monkeypatch: pytest.MonkeyPatch, *statuses: str, killed: int | None
             with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
                 make = replace(job.rows, rank=rank)
                 out.row(make.ok("epoch", "wall_time", "s", rank + 1, "clock", 0))
-                out.samples(job.case, 0, "train", [float(rank)])
+                values = {"batch": [0], "value_s": [float(rank)]}
+                out.write("samples", **job.case.names, epoch=0, stage="train", **values)
                 if status:
                     out.end(make, status, None if status == "ok" else f"it is {status}", 1.0)
         if killed is not None:

@@ -44,7 +44,7 @@ def test_every_case_is_told_what_the_calibration_trusts_and_a_resumed_run_keeps_
     assert [r.metric for r in own] == ["pcie_host_to_device_ratio", "wall_time"]
     assert {(r.workload, r.strategy, r.backend) for r in own} == {("", "", "cuda")}
     timeline = store.lists("timeline")
-    assert tuple(timeline.columns) == LISTS["timeline"]
+    assert list(timeline.columns) == list(LISTS["timeline"])
     assert timeline["value"].tolist() == [0.0, 5e6] * 2
     assert timeline["time_s"].tolist() == [0.0, 0.02] * 2
     assert set(timeline["variant"]) == {"one", "two"}

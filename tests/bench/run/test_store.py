@@ -28,7 +28,7 @@ from gatherbench.bench.read.tables import began
 from gatherbench.bench.run.frames import TABLES, Column
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.part import PartWriter, StoreError, Tail, read_part, rows_of
-from gatherbench.bench.run.rows import BACKENDS, BASES, UNITS, Row, RowMaker
+from gatherbench.bench.run.rows import BASES, UNITS, WORDS, Row, RowMaker
 from gatherbench.bench.run.store import RunStore
 from gatherbench.reason import Reason
 
@@ -69,7 +69,7 @@ rows = st.builds(
     ),
     st.builds(
         RowMaker,
-        *(text, text, text, st.sampled_from(BACKENDS), text, text, text, text),
+        *(text, text, text, st.sampled_from(WORDS["backend"]), text, text, text, text),
         st.integers(0, 99),
         st.sampled_from(BASES),
         st.sampled_from(("", "sample", "sample fetch")),
@@ -202,10 +202,10 @@ def test_tables_of_which_only_some_were_written_before_a_crash_cost_nothing(stor
     out.close()
     whole = rows_of_run(store)
     store.end(store.frames(), finished=False)
-    for number in range(len(TABLES)):
-        table = store.folder / f"{TABLES[number]}.csv"
+    for name in TABLES:
+        table = store.folder / f"{name}.csv"
         after = table.read_bytes()
-        table.write_bytes(before[TABLES[number]])
+        table.write_bytes(before[name])
         assert sorted(rows_of_run(store.folder), key=repr) == sorted(whole, key=repr)
         table.write_bytes(after)
 
@@ -223,7 +223,7 @@ def again(old: str, new: str) -> Callable[[str], str]:
     ("name", "change", "said"),
     [
         ("epochs.csv", lambda text: text + "half a line\n", "not a table of a run .*columns"),
-        ("epochs.csv", swap("1.25", "nan"), "epoch_s .* not finite"),
+        ("epochs.csv", swap("1.25", "nan"), "epoch_s .* no measurement"),
         ("epochs.csv", swap("1.25", "1e400"), "epoch_s"),
         ("epochs.csv", swap("1.25", "-1.25"), "epoch_s .* no measurement"),
         ("epochs.csv", swap("1.25", "1e-320"), "epoch_s .* no measurement"),
@@ -243,7 +243,7 @@ def again(old: str, new: str) -> Callable[[str], str]:
         ("cases.csv", swap(",ok,", ",fine,"), "status = 'fine'"),
         ("columns.toml", lambda _: "[", "not the columns of a run"),
         ("columns.toml", swap('"s"', '"B"'), "epoch_s: .*'epoch_bytes'"),
-        ("columns.toml", swap('"epoch"', "3"), "epoch_s: .*'3_s'"),
+        ("columns.toml", swap('"epoch"', "3"), "epoch_s.stage: .*string"),
         ("columns.toml", lambda _: "a = 1\nschema_version = 4", "not the columns of a run"),
         ("columns.toml", swap("= 4", "= 9"), "schema version 9, expected 4"),
     ],
@@ -330,7 +330,8 @@ def test_a_process_says_of_no_case_but_its_own():
 
 def test_samples_are_gathered_and_parts_go_when_the_run_is_finished(store):
     with closing(PartWriter(store.new_part())) as out:
-        out.samples(CASE, 0, "fetch", [0.5, 0.25])
+        values = {"batch": [0, 1], "value_s": [0.5, 0.25]}
+        out.write("samples", **CASE.names, epoch=0, stage="fetch", **values)
         out.end(MAKE, "ok", None, 1.0)
     store.end(store.frames(), finished=False)
     assert store.parts.is_dir()
@@ -349,7 +350,7 @@ def two_processes(store: RunStore) -> None:
     for block in range(2):
         with closing(PartWriter(store.new_part())) as out:
             out.row(MAKE.ok("epoch", "wall_time", "s", 1.0 + block, "clock", epoch=block))
-            out.block(CASE, block, 1.0, 8)
+            out.write("block", **CASE.names, number=block, wall_time_s=1.0, rows=8)
             if block:
                 out.end(MAKE, "ok", None, 2.0)
 
