@@ -79,7 +79,7 @@ def _sets(jobs: Sequence[Job], rank: int) -> Iterator[dict[str, Any]]:
     epochs = Epochs(replace(first, device="cpu", rank=rank if world > 1 else -1), dataset)
     strategies = {_name(job.case): build(job.case.strategy, job.case.params) for job in jobs}
     declaring = {name: path for name, path in strategies.items() if path.role != "choice"}
-    known = knowledge_of(workload, dataset, epochs.measured_ids(), epochs.sampler.partitions)
+    known = knowledge_of(workload, dataset, epochs, epochs.sampler.partitions)
     known = replace(known, ranks=Ranks(rank, world, world), file=file_of(dataset))
     for chosen in range(first.measure.epochs):
         seen, paths = _counted(epochs, chosen, declaring, known)

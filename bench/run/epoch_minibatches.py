@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -22,7 +21,8 @@ from gatherbench.bench.sampling.typed import EdgeKinds
 from gatherbench.bench.sampling.workers import Pending, begun_ahead, drawn_ahead
 from gatherbench.datasets.dataset import GraphDataset
 
-#: Epochs whose seeds are kept in memory, 8 B each.
+#: Epochs whose seeds are kept in memory, 8 B each: to sort a million of them takes longer than an
+#: epoch may.
 KEPT_ORDERS = 32
 
 
@@ -30,7 +30,8 @@ class Epochs:
     """The minibatches of each epoch of a case: each epoch has its own.
 
     Measured are those of epoch 0, 1, … of the workload, the *sets*. The warm-up has those of the
-    epochs after them, and whatever follows the measurement has those after these.
+    epochs after them, and whatever follows the measurement has those after these. Iteration yields
+    the input ids of all measured epochs' minibatches, drawn by the CPU, each time anew.
     """
 
     def __init__(self, job: Job, dataset: GraphDataset) -> None:
@@ -47,7 +48,10 @@ class Epochs:
         self._workers = [self.sampler.clone(threads=1) for _ in range(workers)]
         self._kinds = EdgeKinds(dataset) if is_relational(self.workload.model) else None
         self._waits: list[float] = []
-        self._orders = dict[int, list[tuple[Any, int]]]()
+        #: The seeds of each minibatch of an epoch.
+        self._order = lru_cache(KEPT_ORDERS)(
+            lambda epoch: list(draws(self.workload, dataset, self.sampler, epoch, self.rank))
+        )
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
 
     @property
@@ -69,10 +73,6 @@ class Epochs:
             return drawn_ahead([self._typed(worker.sample) for worker in self._workers], tasks)
         return itertools.starmap(self._typed(self.sampler.sample), tasks)
 
-    def typed(self, batch: MiniBatch) -> MiniBatch:
-        """Return the minibatch with the kinds of its edges, if the model uses them."""
-        return batch if self._kinds is None else self._kinds.typed(batch)
-
     def warm_up(self, number: int) -> Iterator[MiniBatch]:
         """Yield the minibatches of warm-up epoch ``number``."""
         return self.measured(self.plan.epochs + number)
@@ -80,16 +80,6 @@ class Epochs:
     def further(self) -> Iterator[MiniBatch]:
         """Yield the minibatches of one more epoch."""
         return self.measured(next(self._further))
-
-    def measured_ids(self) -> Iterable[Tensor]:
-        """Return the input ids of all measured epochs; it can be iterated repeatedly."""
-        return _Again(
-            lambda: (ids for number in range(self.plan.epochs) for ids in self.ids(number))
-        )
-
-    def ids(self, epoch: int) -> Iterator[Tensor]:
-        """Yield the input ids of an epoch's minibatches, drawn by the CPU."""
-        return (batch.input_ids for batch in self.on_cpu(epoch))
 
     def on_cpu(self, epoch: int, numbers: Iterable[int] | None = None) -> Iterator[MiniBatch]:
         """Yield an epoch's minibatches, drawn by the CPU; several epochs may be drawn in parallel.
@@ -101,33 +91,22 @@ class Epochs:
         tasks = order if numbers is None else [order[number] for number in numbers]
         return itertools.starmap(self._typed(sampler.sample), tasks)
 
+    def ids(self, epoch: int) -> Iterator[Tensor]:
+        """Yield the input ids of an epoch's minibatches, drawn by the CPU."""
+        return (batch.input_ids for batch in self.on_cpu(epoch))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return itertools.chain.from_iterable(map(self.ids, range(self.plan.epochs)))
+
     def waited_s(self) -> float | None:
         """Return how long the loop waited for a GPU's draws, in seconds, since the last call."""
         waited = sum(self._waits)
         self._waits.clear()
         return waited if self._begin else None
 
-    def _order(self, epoch: int) -> list[tuple[Any, int]]:
-        """Return the seeds of each minibatch; some epochs' are kept, as paths take turns.
-
-        To sort a million of them takes longer than an epoch may.
-        """
-        if epoch not in self._orders:
-            if len(self._orders) == KEPT_ORDERS:
-                del self._orders[next(iter(self._orders))]
-            order = draws(self.workload, self.dataset, self.sampler, epoch, self.rank)
-            self._orders[epoch] = list(order)
-        return self._orders[epoch]
+    def typed(self, batch: MiniBatch) -> MiniBatch:
+        """Return the minibatch with the kinds of its edges, if the model uses them."""
+        return batch if self._kinds is None else self._kinds.typed(batch)
 
     def _typed(self, sample: Callable[..., MiniBatch]) -> Callable[..., MiniBatch]:
         return lambda *task: self.typed(sample(*task))
-
-
-@dataclass(frozen=True, slots=True)
-class _Again:
-    """An iterable that starts again at each iteration."""
-
-    begin: Callable[[], Iterator[Tensor]]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return self.begin()

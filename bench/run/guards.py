@@ -37,11 +37,9 @@ def is_running(folder: Path) -> bool | None:
         look = os.open(folder, os.O_RDONLY)
     except OSError:
         return None
-    try:
-        locked = _locked(look, fcntl.LOCK_SH)
-        return None if locked is None else not locked
-    finally:
-        os.close(look)
+    locked = _locked(look, fcntl.LOCK_SH)
+    os.close(look)
+    return None if locked is None else not locked
 
 
 def _locked(folder: int, how: int) -> bool | None:

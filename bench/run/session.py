@@ -98,8 +98,8 @@ class Session:
     @cached_property
     def known(self) -> Knowledge:
         """All information that a path may use."""
-        ids, parts = self.epochs.measured_ids(), self.epochs.sampler.partitions
-        known = knowledge_of(self._job.case.workload, self.dataset, ids, parts)
+        workload, parts = self._job.case.workload, self.epochs.sampler.partitions
+        known = knowledge_of(workload, self.dataset, self.epochs, parts)
         ranks = self.group.ranks or Ranks(0, 1, 1)
         return replace(known, ranks=ranks, file=tables.file_of(self.dataset))
 

@@ -32,9 +32,8 @@ def test_fresh_epochs_have_minibatches_that_no_other_has(make_job):
     drawn = [*measured, warm_up, *further]
     assert [len(epoch) for epoch in drawn] == [5] * 5
     assert all(a != b for i, a in enumerate(drawn) for b in drawn[:i])
-    ids = epochs.measured_ids()
     for _ in range(2):  # as often as wanted
-        assert numbers(ids) == measured[0] + measured[1]
+        assert numbers(epochs) == measured[0] + measured[1]
     assert numbers(epochs.ids(2)) == warm_up
 
 
@@ -76,9 +75,9 @@ def test_waits_for_what_a_gpu_draws_are_told_once(make_job, monkeypatch):
 def test_what_a_path_may_know_is_drawn_by_the_cpu(make_job):
     job = make_job()
     epochs = Epochs(job, open_dataset(job.dataset))
-    wanted = numbers(epochs.measured_ids())
+    wanted = numbers(epochs)
     epochs._begin = lambda *_: 1 / 0  # type: ignore[assignment, return-value]
-    assert numbers(epochs.measured_ids()) == wanted
+    assert numbers(epochs) == wanted
 
 
 def test_workers_bring_the_kinds_of_edges_along(make_job):
