@@ -67,8 +67,6 @@ _FIELDS: dict[str, set[str]] = {
     "work": {"what", "fraction"},
     "answer": set(),
 }
-
-
 #: Returns the case of a record.
 _case: Callable[[Record], CaseId] = itemgetter(*CASE)
 
@@ -132,11 +130,7 @@ class PartWriter:
 
 
 def _whole_lines(file: BinaryIO) -> Iterator[tuple[int, Record]]:
-    """Yield length and record of each line; a torn last one (its writer was killed) is left out.
-
-    Raises:
-        ValueError: a line is no record of a part.
-    """
+    """Yield length and record of each line; a torn last one (its writer was killed) is left out."""
     for line in file:
         if line.endswith(b"\n"):
             record = parsed(line)

@@ -36,21 +36,16 @@ class RowMaker:
     """The coordinates that all rows of a run, or of one case, share; its methods add the rest.
 
     Attributes:
-        run_id: the run that made it.
         commit: of the code that measured, ``+dirty`` if the tree had uncommitted changes.
         machine: a short name of the machine; ``env.json`` describes it.
         backend: ``host`` (the device is host memory) or ``cuda`` (it is a GPU).
-        workload: :attr:`Workload.id`; with ``strategy`` empty for rows of the run as a whole.
-        dataset: name of the graph.
-        strategy, variant: the data path and its parameters.
+        workload: :attr:`Workload.id`; it and ``strategy`` are empty for rows of the run as a whole.
         repeat: which repetition of the case, from 0.
-        basis: how the value was obtained: ``measured``; ``declared`` (computed by the case from its
-            ids and data path); ``predicted`` (by the link model, for the machine of a profile);
-            ``published`` (by others, about their machines).
-        borrowed: for a prediction: the stage whose time it takes from the run's measurements, or
-            empty.
-        rank: which of the processes that train together observed it; -1 for the case as a whole,
-            and for every row of a case of one process.
+        basis: ``measured``; ``declared`` (computed by the case from its ids and data path);
+            ``predicted`` (by the link model, for the machine of a profile); ``published`` (by
+            others, about their machines).
+        borrowed: the stage whose time a prediction takes from the run's measurements, if any.
+        rank: which of the processes that train together observed it; -1: the case as a whole.
     """
 
     run_id: str
@@ -117,14 +112,12 @@ class Row(RowMaker):
         stage: ``sample``, ``fetch``, ``train``, ``epoch``, ``setup``, ``check``, ``eval``,
             ``around_step``, ``harness``, ``host`` (what it issues to a GPU), ``energy`` (of a
             block of epochs), ``calibration`` (of a GPU's sensors) or ``case``.
-        metric: the observed quantity, e.g. ``wall_time``, ``cpu_user``, ``payload``.
-        unit: an SI base unit of :data:`UNITS`.
-        value: the observation; ``None`` if it is missing, and then ``reason`` says why.
+        metric, unit: the observed quantity, e.g. ``wall_time``, in an SI base unit.
+        value: ``None`` if it is missing, and then ``reason`` says why.
         source: the counter, clock or formula that the value comes from.
         status: ``ok``, ``skipped`` (unavailable here) or ``failed`` (went wrong).
     """
 
-    schema_version: int = SCHEMA_VERSION
     epoch: int
     stage: str
     metric: str
@@ -133,6 +126,7 @@ class Row(RowMaker):
     source: str
     status: str
     reason: str | None
+    schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
         for name in _TEXTS:
