@@ -193,18 +193,15 @@ def frames_of(rows: Iterable[Row], before: Frames | None = None) -> Frames:
             process[key_of(row)] = numbers.setdefault(row.value, first + len(numbers))
             if row.epoch >= 0:  # another process continues the case
                 continue
-        given = {"run": row.run_id, "borrowed": row.borrowed or None}
-        given["basis"] = "measured" if row.basis == "declared" else row.basis
-        keys = {
-            name: given.get(name) if name in given else getattr(row, name) for name in _RUN_KEYS
-        }
+        keys = {"run": row.run_id, **{name: getattr(row, name) for name in _RUN_KEYS[1:]}}
+        keys["basis"] = "measured" if row.basis == "declared" else row.basis
+        keys["borrowed"] = row.borrowed or None
         in_epoch = {"block": process.get(key_of(row), -1), "epoch": row.epoch}
-        of_case = {"status": None, "reason": None}
-        new = keys | (of_case if row.epoch < 0 else in_epoch)
+        new = keys | ({"status": None, "reason": None} if row.epoch < 0 else in_epoch)
         line = lines.setdefault((*keys.values(), row.epoch), new)
         if reason := _put(row, line, columns):
             missing[tuple(reason.values())].append(reason | {"epoch": row.epoch})
-    made: dict[str, list[dict[str, Any]]] = {"reasons": [], EPOCHS: [], CASES: []}
+    made: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for line in lines.values():
         made[EPOCHS if "epoch" in line else CASES].append(line)
     counts = Counter(map(_case, made[EPOCHS]))
@@ -212,8 +209,7 @@ def frames_of(rows: Iterable[Row], before: Frames | None = None) -> Frames:
         in_all = alike[0]["table"] == EPOCHS and len(alike) == counts[_case(alike[0])]
         made["reasons"] += [alike[0] | {"epoch": -1}] if in_all else alike
     for line in made[CASES]:
-        if line["status"] is not None:
-            line[COUNT] = counts[_case(line)]
+        line |= {} if line["status"] is None else {COUNT: counts[_case(line)]}
     tables = {name: _behind(before.table(name), name, made[name]) for name in TABLES}
     return Frames(**tables, columns=columns)
 

@@ -1,24 +1,18 @@
 """Check a GPU before a run's first case: its idle power, and which sensors of its link to trust.
 
-It runs in a process of its own, like a case, and takes about half a minute. Its results are rows
-of the stage ``calibration`` and a choice, which every case receives; a resumed run keeps them. A
-run without a GPU has neither.
+It runs in a process of its own, like a case, and takes about half a minute. Every case receives
+the choice; a resumed run keeps it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
 from gatherbench.bench.meters.base import Reading, closed
-from gatherbench.bench.meters.nvml_device import (
-    COUNTERS,
-    GpuUnderTest,
-    SensorChoice,
-    uuids_of,
-)
+from gatherbench.bench.meters.nvml_device import COUNTERS, GpuUnderTest, SensorChoice, uuids_of
 from gatherbench.bench.meters.power import SHORTEST_ENERGY_WINDOW_S, GpuPowerMeter
 from gatherbench.bench.meters.trust import calibrate, choose
 from gatherbench.bench.run.job import CHOICE, Job, outcome
@@ -27,14 +21,11 @@ from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.reason import Reason
 
-#: The size of the known copies.
-COPY_MIB = 256
-#: How long each source observes each copy: some periods of the slowest of them.
-COPY_S = 1.0
-#: Opening a context raises the clocks; they fall back within seconds.
-SETTLE_S = 3.0
-#: How long the idle GPU is observed.
-IDLE_S = SHORTEST_ENERGY_WINDOW_S
+#: The size of the known copies, and how long each source observes each: some periods of the
+#: slowest.
+COPY_MIB, COPY_S = 256, 1.0
+#: Opening a context raises the clocks, which fall back within seconds; then the GPU is observed.
+SETTLE_S, IDLE_S = 3.0, SHORTEST_ENERGY_WINDOW_S
 
 
 def torch_gpu_uuids(device: torch.device) -> tuple[str, ...]:
@@ -92,16 +83,15 @@ def calibrate_gpu(make: RowMaker, emit: Callable[[Row], None]) -> SensorChoice:
     torch.cuda.synchronize(device)
     time.sleep(SETTLE_S)
     uuids = torch_gpu_uuids(device)
-    for seen in idle_power(GpuUnderTest(uuids, SensorChoice())):
-        emit(make.row(STAGE, seen))
+    emit(make.row(STAGE, idle_power(GpuUnderTest(uuids, SensorChoice()))))
     comparisons = calibrate(uuids, PinnedCopier(device, COPY_MIB << 20), COPY_S)
     copies = f"bytes counted for each byte copied, copies of {COPY_MIB} MiB of pinned memory"
     for comparison in comparisons:
         metric, source = f"pcie_{comparison.direction}_ratio", f"{COUNTERS}: {copies}"
+        trust = "trusted" if comparison.trusted else "untrusted"
         if isinstance(ratio := comparison.ratio, Reason):
             emit(make.missing(STAGE, metric, "1", source, ratio))
         else:
-            trust = "trusted" if comparison.trusted else "untrusted"
             emit(make.ok(STAGE, metric, "1", ratio, f"{source}; {trust}"))
     choice, columns = choose(comparisons), (STAGE, "pcie_trusted", "1")
     if choice.pcie_reason is None:
@@ -111,15 +101,14 @@ def calibrate_gpu(make: RowMaker, emit: Callable[[Row], None]) -> SensorChoice:
     return choice
 
 
-def idle_power(gpu: GpuUnderTest) -> Iterator[Reading]:
-    """Yield the GPU's power while a process holds it and does nothing, over :data:`IDLE_S`."""
+def idle_power(gpu: GpuUnderTest) -> Reading:
+    """Return the GPU's power while a process holds it and does nothing, over :data:`IDLE_S`."""
     meter = GpuPowerMeter(gpu)
     meter.begin()
     begin = time.monotonic()
     time.sleep(IDLE_S)
     length_s = time.monotonic() - begin
-    for seen in closed(meter):
-        if seen.metric == "gpu_energy":
-            watts = None if seen.value is None else seen.value / length_s
-            source = f"{seen.source} over {length_s:.1f} s, idle, with an open CUDA context"
-            yield Reading("idle_power", "W", watts, source, seen.reason)
+    (seen,) = (reading for reading in closed(meter) if reading.metric == "gpu_energy")
+    watts = None if seen.value is None else seen.value / length_s
+    source = f"{seen.source} over {length_s:.1f} s, idle, with an open CUDA context"
+    return Reading("idle_power", "W", watts, source, seen.reason)

@@ -1,9 +1,4 @@
-"""Work of a case after all that is timed: for the energy counter, the disk, and a step's memory.
-
-The GPU's energy counter needs windows of ten seconds. If the measured epochs together are shorter,
-further whole epochs run to fill one. Either way the rows of the stage ``energy`` give the window's
-epochs and length; readers derive the energy per epoch.
-"""
+"""Work of a case after all that is timed: for the energy counter, the disk, and a step's memory."""
 
 from __future__ import annotations
 
@@ -55,10 +50,9 @@ def peak_of(work: Callable[[], object], device: torch.device) -> tuple[float, st
 class EnergyBlock(Recorder):
     """A window around a case's measured epochs; without a GPU it does nothing.
 
-    Args:
-        gpu: the GPU that is metered; ``None``: no GPU takes part.
-        shortest_s: how long further epochs run, if the measured ones are too short.
-        run_on: whether they run; if not, the energy of a short window stays unknown.
+    The GPU's energy counter needs windows of ten seconds (``shortest_s``). If the measured epochs
+    together are shorter, further whole epochs ``run_on`` to fill one, or the energy stays unknown.
+    Readers derive the energy per epoch from the window's epochs and length.
     """
 
     def __init__(
@@ -105,10 +99,8 @@ def disk_roof(table: TableFile | None, make: RowMaker, seed: int) -> list[Row]:
     """Return rows of random reads of a block, as ``fio`` makes them, and their time; or why not.
 
     They bypass the page cache, by the engine that ``disk_direct`` would use. A path's own reads may
-    be of several blocks, and fewer at a time. A case without a file has no such rows.
-
-    Args:
-        seed: of the blocks' places; repeats that read the same ones might hit a disk's cache.
+    be of several blocks, and fewer at a time. Each repeat has a ``seed`` of its own: those that
+    read the same blocks might hit a disk's cache.
     """
     if table is None:
         return []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gatherbench.bench.meters.base import Reading
 from gatherbench.bench.meters.pcie import DIRECTIONS
 from gatherbench.bench.meters.trust import Comparison
 from gatherbench.bench.run import sensor_check
@@ -67,7 +68,8 @@ def test_the_idle_gpu_is_watched_once_its_context_is_open_and_has_calmed_down(mo
     )
     monkeypatch.setattr(sensor_check, "torch", stand_in)
     monkeypatch.setattr(sensor_check.time, "sleep", log.append)
-    monkeypatch.setattr(sensor_check, "idle_power", lambda *_: log.append("idle") or [])
+    none_idle = Reading("idle_power", "W", None, "NVML", Reason("unsupported", "none"))
+    monkeypatch.setattr(sensor_check, "idle_power", lambda *_: log.append("idle") or none_idle)
 
     none = [Comparison(direction, Reason("unsupported", "none"), 0.0) for direction in DIRECTIONS]
     monkeypatch.setattr(sensor_check, "calibrate", lambda *_: none)
