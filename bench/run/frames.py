@@ -209,7 +209,8 @@ def frames_of(rows: Iterable[Row], before: Frames | None = None) -> Frames:
         in_all = alike[0]["table"] == EPOCHS and len(alike) == counts[_case(alike[0])]
         made["reasons"] += [alike[0] | {"epoch": -1}] if in_all else alike
     for line in made[CASES]:
-        line |= {} if line["status"] is None else {COUNT: counts[_case(line)]}
+        if line["status"] is not None:
+            line[COUNT] = counts[_case(line)]
     tables = {name: _behind(before.table(name), name, made[name]) for name in TABLES}
     return Frames(**tables, columns=columns)
 
