@@ -106,14 +106,14 @@ class CapturedTrainer(Trainer):
     is larger than the measured ones is issued; without a GPU, each, on inputs of the same sizes.
     """
 
+    capturable = True
+
     def __init__(
         self, model: nn.Module, labels: Tensor, device: torch.device, inputs: StepInputs
     ) -> None:
         super().__init__(model, labels, device)
-        on_gpu = device.type == "cuda"
-        self.optimiser = self.adam(capturable=on_gpu)
         self._inputs = inputs
-        self._replay: Callable[[], None] | None = None if on_gpu else self._issue
+        self._replay: Callable[[], None] | None = None if device.type == "cuda" else self._issue
         self._loss = torch.zeros((), device=device)
 
     def spare(self) -> CapturedTrainer:

@@ -45,7 +45,7 @@ from gatherbench.bench.run.loop import (
 )
 from gatherbench.bench.run.models import to_device
 from gatherbench.bench.run.part import CHECK_STAGE, PartWriter
-from gatherbench.bench.run.rows import SET, Row, RowMaker
+from gatherbench.bench.run.rows import SET, Row
 from gatherbench.bench.run.session import Session
 from gatherbench.bench.run.table import dropped
 from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of
@@ -142,14 +142,11 @@ class MeasuredCase(ExitStack):
             self._beside_torch = memory_beside_torch(self._device)
         begin = time.perf_counter()
         self.fetcher = self.enter_context(strategy.open(table.features, self._device, known))
-        open_s = time.perf_counter() - begin
-        where = f"{CLOCK}; {table.where}"
-        out.row(self._ok("setup", "table_load_time", "s", table.load_s, where))
-        out.row(self._ok("setup", "open_time", "s", open_s, CLOCK))
-        out.row(self._ok("setup", "table", "B", table.features.nbytes, "tensor.nbytes"))
-        out.row(binding_row(session.binding, self._make))
+        opened = SetupStep("open_time", "s", time.perf_counter() - begin, CLOCK)
+        loaded = SetupStep("table_load_time", "s", table.load_s, f"{CLOCK}; {table.where}")
+        size = SetupStep("table", "B", table.features.nbytes, "tensor.nbytes")
         self._steps = [*self.fetcher.setup]
-        self._write_setup(self._steps)
+        self._write_setup([loaded, opened, size, bound(session.binding), *self._steps])
         typical = self._check_first(cached)
         self._counts = Counts([])
         if job.first:  # whose rows say what the path declares
@@ -385,9 +382,9 @@ def latencies_of(counted: NDArray[np.int64]) -> Iterator[tuple[str, float]]:
             yield metric, 2 ** (int(np.searchsorted(total, share * total[-1])) / 4) * 1e-6
 
 
-def binding_row(binding: Binding, make: RowMaker) -> Row:
+def bound(binding: Binding) -> SetupStep:
     """Return the NUMA node that threads and memory are bound to."""
     if binding.node is None:
-        reason = binding.reason or unsupported("not bound")
-        return make.missing("setup", "numa_node", "1", "NUMA node of the GPU", reason)
-    return make.ok("setup", "numa_node", "1", binding.node, binding.how)
+        reason = str(binding.reason or unsupported("not bound"))
+        return SetupStep("numa_node", "1", None, "NUMA node of the GPU", reason)
+    return SetupStep("numa_node", "1", binding.node, binding.how)

@@ -143,6 +143,9 @@ class Trainer:
             nothing in a step. ``None``: the plan names none.
     """
 
+    #: Whether a CUDA graph may capture the step.
+    capturable: ClassVar[bool] = False
+
     def __init__(
         self,
         model: nn.Module,
@@ -156,13 +159,13 @@ class Trainer:
         self._in_training = group.wrap(self.model)
         self.labels, self.device = labels.to(device), device
         self._weights = list(model.parameters())  # walking the modules takes a tenth of a step
-        self.optimiser = self.adam()
-
-    def adam(self, *, capturable: bool = False) -> torch.optim.Adam:
-        """Return the optimiser: on a GPU one launch for all parameters, by default a dozen."""
-        floating = all(weight.is_floating_point() for weight in self._weights)
-        fused = (self.device.type == "cuda" and floating) or None
-        return torch.optim.Adam(self._weights, lr=LEARNING_RATE, fused=fused, capturable=capturable)
+        on_gpu, floating = device.type == "cuda", all(w.is_floating_point() for w in self._weights)
+        self.optimiser = torch.optim.Adam(
+            self._weights,
+            lr=LEARNING_RATE,
+            fused=(on_gpu and floating) or None,  # one launch for all, by default a dozen
+            capturable=on_gpu and self.capturable,
+        )
 
     def spare(self) -> Trainer:
         """Return another that trains a copy of the model, for steps whose effect is discarded."""

@@ -299,17 +299,15 @@ class Runner:
         those that had not ended, after their last whole block.
         """
         while cases:
-            turn, death = list[str](), None
             try:
-                death = self._measured([self._job(case, part, ready) for case in cases], turn)
+                death, turn = self._measured([self._job(case, part, ready) for case in cases])
             finally:
                 if part.exists():
                     take_in(self._cases, part)
-            so_far = {case: self._cases.get(key_of(case), SoFar()) for case in cases}
-            left = [case for case, found in so_far.items() if found.ended is None]
-            # No case's turn, and no result: another process would fail alike.
-            lost = [case for case in left if case.id in turn]
-            lost = lost or (left if len(left) == len(cases) else [])
+            left = [c for c in cases if self._cases.get(key_of(c), SoFar()).ended is None]
+            lost = [case for case in left if case == turn]
+            if len(left) == len(cases):  # nobody's turn, and no result: another would fail alike
+                lost = lost or left
             if lost:
                 self._end_all(lost, part, death or "ended without a word")
             cases, part = [case for case in left if case not in lost], self.store.new_part()
@@ -323,24 +321,23 @@ class Runner:
                 out.end(self.task.rows.of(case), "failed", reason, 0.0, source)
         take_in(self._cases, part)
 
-    def _measured(self, jobs: Sequence[Job], turn: list[str]) -> str | None:
-        """Measure in a process; return why it failed. ``turn`` gets the case of the last turn."""
+    def _measured(self, jobs: Sequence[Job]) -> tuple[str | None, Case | None]:
+        """Measure in a process; return why it failed, and the case whose turn it was by then."""
         if self._served >= self._round:
             self.engine.server.renew()
             self._served = 0
         self._served += len(jobs)
-        by_id = {job.case.id: job.case for job in jobs}
-        shown = (jobs[0].case.id if len(jobs) == 1 else None, 0.0)
+        turn, by_id = None, {job.case.id: job.case for job in jobs}
+        shown = (jobs[0].case if len(jobs) == 1 else None, 0.0)
 
         def hear(record: Record) -> None:
-            nonlocal shown
-            if record["kind"] != "turn":
-                return
-            turn[:] = [record["case"]] if record["case"] in by_id else []
-            if turn and (record["case"], record["done"]) != shown:
-                shown = record["case"], record["done"]
-                done = self._ended + record["done"] * len(jobs)
-                self._tell(News(done, self._total, by_id[turn[0]]))
+            nonlocal shown, turn
+            if record["kind"] == "turn":
+                turn = by_id.get(record["case"])
+                if turn is not None and (turn, record["done"]) != shown:
+                    shown = turn, record["done"]
+                    done = self._ended + record["done"] * len(jobs)
+                    self._tell(News(done, self._total, turn))
 
         begin = time.monotonic()
         until = begin + self._left_s()
@@ -350,10 +347,10 @@ class Runner:
         except TimeoutError as lost:
             raise RunStopped(str(lost)) from lost
         except RuntimeError as refused:
-            return str(refused)
+            return str(refused), None
         try:
             block = Block("measure", tuple(jobs), until)
-            return self.engine.run(block, self.measure.timeout_s, hear)
+            return self.engine.run(block, self.measure.timeout_s, hear), turn
         finally:
             self._cases_s -= time.monotonic() - begin
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gatherbench.bench.machine import numa as numa_module
 from gatherbench.bench.machine.numa import Binding, Topology, bind_case, parse_cpulist
-from gatherbench.bench.run import measure as measure_module
-from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.run.measure import bound
 from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.reason import Reason
 
@@ -157,11 +156,8 @@ def test_the_real_kernel_agrees():
 
 
 def test_rows_say_where_a_case_ran():
-    make = RowMaker("run", "abc", "box", "cuda")
-    row = measure_module.binding_row(
-        Binding(None, "", Reason("no_device", "not bound: no GPU")), make
-    )
-    assert (row.metric, row.value) == ("numa_node", None)
-    assert row.reason == "no_device: not bound: no GPU"
-    row = measure_module.binding_row(Binding(1, "by hand", None), make)
-    assert (row.metric, row.value, row.source) == ("numa_node", 1.0, "by hand")
+    step = bound(Binding(None, "", Reason("no_device", "not bound: no GPU")))
+    assert (step.metric, step.value) == ("numa_node", None)
+    assert step.reason == "no_device: not bound: no GPU"
+    step = bound(Binding(1, "by hand", None))
+    assert (step.metric, step.value, step.source) == ("numa_node", 1.0, "by hand")

@@ -228,7 +228,5 @@ def test_a_process_says_how_much_of_its_work_is_done_and_the_runner_passes_it_on
     ready = Ready(Path("/nowhere"), "-it")
     monkeypatch.setattr(run.engine, "run", says)
     jobs = [run._job(case, store.new_part(), ready) for case in wanted]
-    turn = list[str]()
-    assert run._measured(jobs, turn) is None
+    assert run._measured(jobs) == (None, None), "it is nobody's turn by the end"
     assert told == [(4, 8, "20"), (4 + 0.5 * 2, 8, "30")]
-    assert turn == [], "it is nobody's by the end"
