@@ -34,11 +34,7 @@ _BROKEN = (
 
 @contextlib.contextmanager
 def explained(what: str, remedy: str) -> Iterator[None]:
-    """Turn a library's error about a damaged file into one with ``what``, the cause and ``remedy``.
-
-    Raises:
-        DatasetError: in place of each of :data:`_BROKEN`.
-    """
+    """Turn each of :data:`_BROKEN` into a ``DatasetError``: ``what``, the cause, and ``remedy``."""
     try:
         yield
     except DatasetError:
@@ -50,11 +46,7 @@ def explained(what: str, remedy: str) -> Iterator[None]:
 
 
 def mapped(path: Path) -> NDArray[Any]:
-    """Return the array of a ``.npy``, as a map of the file.
-
-    Raises:
-        DatasetError: the file is damaged, has Python objects, or holds more than the array.
-    """
+    """Map the array of a ``.npy``; a ``DatasetError`` if it is damaged, or holds more than that."""
     with explained(f"{path}: cannot be read", "fetch it, or numpy.save it again"):
         return _map(path)
 
@@ -62,8 +54,7 @@ def mapped(path: Path) -> NDArray[Any]:
 def unpacked(path: Path, room: Path, name: str) -> NDArray[Any]:
     """Unpack an array of an ``.npz`` into a nameless file in the folder ``room``, and map it.
 
-    Raises:
-        DatasetError: a damaged archive, no such array, an array of Python objects, or a full disk.
+    A damaged archive, no such array, Python objects and a full disk are a ``DatasetError``.
     """
     with (
         explained(f"{path}, array {name!r}: cannot be read", "fetch or save it again"),
@@ -88,10 +79,8 @@ def streamed(
     """Return the shape of a table in an ``.npz``, and an iterator over runs of its rows.
 
     Nothing is unpacked to the disk, where the table of ogbn-papers100M would take its space twice.
-
-    Raises:
-        DatasetError: the archive is damaged, or has no such array of floats with ``rows`` rows;
-            during iteration, the array ends early.
+    A damaged archive, or no such array of floats with ``rows`` rows, is a ``DatasetError``, as is
+    an array that ends early, during iteration.
     """
     where, remedy = f"{path}, array {name!r}", "fetch or save it again"
     with explained(f"{where}: cannot be read", remedy):
@@ -126,26 +115,23 @@ def _map(path: Path) -> NDArray[Any]:
 
 
 def expect(array: NDArray[Any], where: str, kinds: str, *shape: int | None) -> NDArray[Any]:
-    """Check an array's kind of dtype (NumPy's letters) and shape (``None``: any); return it.
+    """Return an array with this kind of dtype (NumPy's letters) and shape (``None``: any).
 
-    Raises:
-        DatasetError: they differ; the message begins with ``where``.
+    Another one is a ``DatasetError`` that begins with ``where``.
     """
     fits = array.dtype.kind in kinds and array.ndim == len(shape)
     if fits and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True)):
         return array
     numbers = "numbers" if "f" in kinds else "whole numbers"
-    wanted = ", ".join("any" if want is None else str(want) for want in shape)
-    raise DatasetError(
-        f"{where}: holds {array.dtype} {array.shape}, expected {numbers} of shape [{wanted}]"
-    )
+    wanted = ", ".join("any" if size is None else str(size) for size in shape)
+    found = f"holds {array.dtype} {array.shape}"
+    raise DatasetError(f"{where}: {found}, expected {numbers} of shape [{wanted}]")
 
 
 def class_numbers(labels: NDArray[Any], where: str) -> NDArray[np.int64]:
-    """Return classes int64 ``[N]``, -1 for none, from labels ``[N]`` or ``[N, 1]``.
+    """Return classes int64 ``[N]``, -1 for none, from labels ``[N]`` or ``[N, 1]`` (NaN: none).
 
-    Raises:
-        DatasetError: a label is no whole number from -1 up (NaN: none); it begins with ``where``.
+    A label that is no whole number from -1 up is a ``DatasetError`` that begins with ``where``.
     """
     flat = labels.reshape(-1)
     flat = np.where(np.isnan(flat), -1, flat) if flat.dtype.kind == "f" else flat

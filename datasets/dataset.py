@@ -29,20 +29,14 @@ SPLITS = ("train", "val", "test")
 ARRAYS = ("indptr", "indices", "features", "labels", *(f"{s}_ids" for s in SPLITS))
 #: The first words of ``source`` for an imported graph.
 IMPORTED = "imported from "
-#: The kind of each edge of a relational graph (datasets/relations.py).
+#: The kind of each edge of a relational graph (datasets/edges.py).
 RELATIONS_FILE = "relations.npy"
-#: Every file that a dataset folder may contain.
-_FILES = {
-    SPEC_FILE,
-    RELATIONS_FILE,
-    *(f"{a}.npy" for a in ARRAYS),
-    "LICENSE.WordNet",
-    "checked.json",  # of earlier versions
-}
+#: Every file that a dataset folder may contain (``checked.json`` is of earlier versions).
+_FILES = {SPEC_FILE, RELATIONS_FILE, "LICENSE.WordNet", "checked.json"}
+_FILES |= {f"{array}.npy" for array in ARRAYS}
 #: Length of the ``.npy`` headers that the writer makes: NumPy's own, and the feature table's, which
-#: is padded to a disk block so that direct reads of rows are aligned. A header that is rewritten
-#: for a longer array keeps its length. In folders of earlier versions the table's header is as
-#: short as the others.
+#: is padded to a disk block so that direct reads of rows are aligned. (In folders of earlier
+#: versions it is as short as the others.)
 HEADER_BYTES, TABLE_HEADER_BYTES = 128, 4096
 
 
@@ -182,9 +176,7 @@ def import_again(name: str) -> str:
 
 
 def _prepare(folder: Path) -> str:
-    name, _, scale = folder.name.partition("@")
-    option = f" --scale {scale}" if scale else ""
-    return f"gatherbench datasets prepare {name}{option}"
+    return f"gatherbench datasets prepare {folder.name.replace('@', ' --scale ')}"
 
 
 def write_spec(folder: Path, spec: DatasetSpec, files: dict[str, ArrayFile]) -> None:
@@ -198,18 +190,13 @@ def write_spec(folder: Path, spec: DatasetSpec, files: dict[str, ArrayFile]) -> 
 
 
 def read_spec(folder: Path) -> tuple[DatasetSpec, dict[str, ArrayFile]]:
-    """Read ``spec.json`` and check that it is whole.
-
-    Raises:
-        DatasetError: the folder is no dataset, has another format version, or a damaged spec.
-    """
+    """Read ``spec.json``; a ``DatasetError`` for no dataset, another version, a damaged spec."""
     path = folder / SPEC_FILE
     if not folder.is_dir():
         raise DatasetError(f"{folder}: no such dataset folder; make it with `{_prepare(folder)}`")
     if not path.is_file():
-        raise DatasetError(
-            f"{path}: missing, so the folder was never finished or is no dataset; {remedy(folder)}"
-        )
+        fault = "missing, so the folder was never finished or is no dataset"
+        raise DatasetError(f"{path}: {fault}; {remedy(folder)}")
     try:
         content = parsed(path.read_bytes())
         seal, fields = content.pop("sha256"), content["spec"]
@@ -222,7 +209,7 @@ def read_spec(folder: Path) -> tuple[DatasetSpec, dict[str, ArrayFile]]:
             raise ValueError("each type of nodes has a table of its own, which is no longer read")
         types = tuple((name, count) for name, count in fields.pop("node_types", ()))
         lists: dict[str, Any] = {key: tuple(fields.pop(key, ())) for key in ("notes", "relations")}
-        spec = DatasetSpec(**{**fields, **lists, "node_types": types})
+        spec = DatasetSpec(**fields, **lists, node_types=types)
         files = {
             array: ArrayFile(entry["dtype"], tuple(entry["shape"]), entry["bytes"])
             for array, entry in content["files"].items()

@@ -6,6 +6,7 @@ archive with the checksum of ``downloads.toml``, if there is one.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import http.client
 import shutil
@@ -13,19 +14,23 @@ import tempfile
 import tomllib
 import urllib.request
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from gatherbench.datasets.dataset import DatasetError, DatasetSpec
+from gatherbench.datasets.edges import write_edges
 from gatherbench.datasets.files import check_free_space, make_parent
 from gatherbench.datasets.source import Progress
+from gatherbench.datasets.writer import DatasetWriter
 
 _CHUNK = 1 << 20
 _TIMEOUT_S = 60
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Published:
     """A graph of ``downloads.toml``; the base class of the sources that fetch one."""
 
@@ -35,8 +40,7 @@ class Published:
     @property
     def known(self) -> dict[str, Any]:
         """The graph's table in ``downloads.toml``."""
-        text = Path(__file__).with_name("downloads.toml").read_text()
-        return tomllib.loads(text)[self.name]
+        return tomllib.loads(Path(__file__).with_name("downloads.toml").read_text())[self.name]
 
     @property
     def summary(self) -> str:
@@ -44,19 +48,31 @@ class Published:
 
     def estimate(self, scale: float) -> DatasetSpec:
         """Return the published sizes."""
-        known = self.known
-        return DatasetSpec(
-            name=self.name,
-            scale=scale,
-            num_nodes=known["nodes"],
-            num_edges=known["edges"],
-            feature_dim=known["feature_dim"],
-            feature_dtype="float32",
-            num_classes=known["num_classes"],
-            source=known["source"],
-            licence=known["licence"],
-            notes=tuple(known["notes"]),
-        )
+        names = {field.name for field in dataclasses.fields(DatasetSpec)}
+        fields = {key: value for key, value in self.known.items() if key in names}
+        fields |= {"feature_dtype": "float32", "notes": tuple(fields["notes"])}
+        return DatasetSpec(name=self.name, scale=scale, **fields)
+
+    def write(
+        self,
+        folder: Path,
+        keys: NDArray[Any],
+        features: NDArray[Any] | Iterable[NDArray[Any]],
+        labels: NDArray[Any],
+        splits: Sequence[NDArray[Any]],
+        kinds: NDArray[Any] | None = None,
+        **sizes: Any,
+    ) -> None:
+        """Write the folder: the graph of ``edge_keys``, and what was published of its nodes.
+
+        ``sizes`` are the fields of the spec that the files decide. Merging may leave fewer edges.
+        """
+        found = {"num_nodes": len(labels), "num_edges": len(keys), **sizes}
+        with DatasetWriter(folder, dataclasses.replace(self.estimate(1.0), **found)) as writer:
+            write_edges(writer, keys, kinds)
+            writer.write_labels(labels)
+            writer.write_splits(*splits)
+            writer.write_features(features)
 
 
 def require_folder(
@@ -69,10 +85,8 @@ def require_folder(
 ) -> None:
     """Check that ``target`` has ``files``; if there is no such folder, download it first.
 
-    Args:
-        url: the address of a zip archive; ``http:`` is replaced by ``https:``.
-        inside: the archive's folder that becomes ``target`` (``"."``: all of it).
-        sha256: of the archive, if it is known.
+    ``url`` is that of a zip archive, fetched by https, whose folder ``inside`` (``"."``: all of it)
+    becomes ``target``; ``sha256`` is the archive's, if it is known.
 
     Raises:
         DatasetError: there is no network, the disk is too full, the checksum differs, or the
@@ -85,10 +99,9 @@ def require_folder(
         _fetch(url, inside, target, progress, sha256)
     for file in files:
         if not (target / file).is_file():
-            raise DatasetError(
-                f"{target / file}: missing; {target} is an unfinished or an older download: remove "
-                f"it, or put there what {url} has in {inside!r}"
-            )
+            remedy = f"remove it, or put there what {url} has in {inside!r}"
+            fault = f"{target} is an unfinished or an older download"
+            raise DatasetError(f"{target / file}: missing; {fault}: {remedy}")
 
 
 def _fetch(url: str, inside: str, target: Path, progress: Progress, sha256: str | None) -> None:
@@ -104,10 +117,10 @@ def _fetch(url: str, inside: str, target: Path, progress: Progress, sha256: str 
                 opened.extractall(content)
             shutil.move(content / inside, target)
         except (OSError, http.client.HTTPException, zipfile.BadZipFile) as error:
+            there = f"so that {target} holds what the archive has in {inside!r}"
             raise DatasetError(
                 f"{target}: not there, and {url} cannot be fetched ({error}); fetch it on another "
-                f"machine and unpack it so that {target} holds what the archive has in "
-                f"{inside!r}; a link to a folder that you have will do"
+                f"machine and unpack it {there}; a link to a folder that you have will do"
             ) from error
 
 

@@ -23,8 +23,8 @@ from gatherbench.datasets.generated import ALPHA, MOST, PRIME, in_order, worker_
 from gatherbench.datasets.rmat import Rmat
 from gatherbench.datasets.source import Progress, silent
 
-#: Draws in one block on average (8 B each in memory): the most, and the least that a smaller block,
-#: made to give every worker one, may have.
+#: Draws in one block on average (8 B each in memory, and twice while repetitions are dropped): the
+#: most, and the least that a smaller block, made to give every worker one, may have.
 _BLOCK_ENTRIES, _SMALL_BLOCK = 1 << 26, 1 << 20
 _LEVELS_AT_ONCE = 4
 _OUTCOMES = 4**_LEVELS_AT_ONCE
@@ -37,8 +37,7 @@ _ROWS, _DEGREES, _NEIGHBOURS = _U64(1 << 60), _U64(2 << 60), _U64(3 << 60)
 #: Width of the uniform distribution around 0 that has standard deviation 1.
 _WIDTH = np.float32(12**0.5)
 #: Rows, and columns of a hashed graph, that one thread makes at a time.
-_PIECE = 1 << 15
-_COLUMNS = 1 << 20
+_PIECE, _COLUMNS = 1 << 15, 1 << 20
 #: Modulus by which ranks are renumbered, so that hubs have any node number.
 _PRIME = _U64(PRIME)
 
@@ -59,19 +58,19 @@ def rmat_columns(
     seed64 = _U64(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
 
     def block(low: int, high: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        capacity = int(entries * (high - low) / law.num_nodes * 1.1) + 4096
-        while True:
-            keys = np.empty(capacity, np.uint64)
+        drawn = int(entries * (high - low) / law.num_nodes * 1.1) + 4096
+        keys = np.empty(0, np.uint64)
+        while drawn > len(keys):  # a block with hubs exceeds the average
+            keys = np.empty(drawn, np.uint64)
             drawn = _draw(
                 keys, draws, seed64, chance, other, law.levels, law.num_nodes, low, high,
                 law.undirected,
             )  # fmt: skip
-            if drawn <= capacity:
-                break
-            capacity = drawn  # a block with hubs exceeds the average
         keys = keys[:drawn]
         keys.sort()
-        return _compress(keys, high - low)
+        keys = keys[np.append(True, keys[1:] != keys[:-1])[:drawn]]  # each once
+        starts = np.arange(high - low + 1, dtype=np.uint64) << _U64(32)
+        return np.diff(np.searchsorted(keys, starts)), keys.astype(np.uint32)
 
     progress("draw edges", 0.0)
     for number, run in enumerate(in_order(block, itertools.pairwise(bounds), workers)):
@@ -82,19 +81,16 @@ def rmat_columns(
 def alias_table() -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
     """Return Walker's alias table for four levels of the recursion in one step.
 
-    Returns:
-        for each of the 256 outcomes (four bits of the row, then four of the column): the chance in
-        units of 2^-24 that a slot keeps its own outcome, and the outcome it yields otherwise.
+    It has for each of the 256 outcomes (four bits of the row, then four of the column) the chance
+    in units of 2^-24 that a slot keeps its own outcome, and the outcome it yields otherwise.
     """
-    outcome = np.arange(_OUTCOMES)
-    weight = np.ones(_OUTCOMES)
+    outcome, weight = np.arange(_OUTCOMES), np.ones(_OUTCOMES)
     quadrant = np.array([Rmat.a, Rmat.b, Rmat.b, Rmat.d])
     for level in range(_LEVELS_AT_ONCE):
         row, column = outcome >> (_LEVELS_AT_ONCE + level) & 1, outcome >> level & 1
         weight *= quadrant[2 * row + column]
     share = weight * _OUTCOMES  # 1 on average: the rich fill up the slots of the poor
-    other = outcome.copy()
-    chance = np.ones(_OUTCOMES)
+    other, chance = outcome.copy(), np.ones(_OUTCOMES)
     poor = [i for i in outcome if share[i] < 1]
     rich = [i for i in outcome if share[i] >= 1]
     while poor and rich:
@@ -182,21 +178,6 @@ def _draw(
 
 
 @numba.njit(nogil=True, cache=True)
-def _compress(keys: Any, num_columns: int) -> Any:
-    """Convert sorted keys to degrees and rows, each key once."""
-    degrees = np.zeros(num_columns, np.int64)
-    rows = np.empty(len(keys), np.uint32)
-    kept = 0
-    for i in range(len(keys)):
-        if i and keys[i] == keys[i - 1]:
-            continue
-        degrees[keys[i] >> _U64(32)] += 1
-        rows[kept] = keys[i] & _U64(0xFFFFFFFF)
-        kept += 1
-    return degrees, rows[:kept]
-
-
-@numba.njit(nogil=True, cache=True)
 def _fill(out: Any, first: int) -> None:
     rows, width = out.shape
     words = _U64((width + 1) // 2)
@@ -257,7 +238,6 @@ def hashed_columns(
         return degrees, rows
 
     firsts = range(0, nodes, _COLUMNS)
-    made = in_order(run, ((first,) for first in firsts), worker_count())
-    for number, columns in enumerate(made, start=1):
+    for number, columns in enumerate(in_order(run, zip(firsts), worker_count()), start=1):
         yield columns
         progress("draw edges", number / len(firsts))

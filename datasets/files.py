@@ -45,10 +45,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def exclusive(folder: Path) -> Iterator[None]:
     """Hold the only right to write ``folder``: wait for it, and make other writers wait.
 
-    The thread that holds the right may enter again.
-
-    Raises:
-        DatasetError: the folder's parent cannot be created or written to.
+    The thread that holds the right may enter again. It raises as :func:`make_parent`.
     """
     make_parent(folder)
     path = folder.with_name(f".{folder.name}.lock")
@@ -64,17 +61,25 @@ def exclusive(folder: Path) -> Iterator[None]:
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a hidden folder to fill, which is renamed ``folder`` when the block succeeds.
 
-    It replaces an existing ``folder``; after an error it is removed. Hold :func:`exclusive`.
-
-    Raises:
-        DatasetError: the disk is full.
+    It replaces an existing ``folder``; after an error it is removed. Hold :func:`exclusive`. A full
+    disk raises ``DatasetError``.
     """
-    staged = _hidden(folder)
+    staged, old = _hidden(folder), None
     shutil.rmtree(staged, ignore_errors=True)  # of a killed writer
     staged.mkdir()
     try:
         yield staged
-        _publish(staged, folder)
+        # Before the rename: even after a power cut the right name has the right content.
+        for path in (*staged.iterdir(), staged):
+            _sync(path)
+        if folder.exists():
+            # A folder can only be renamed onto an empty one. Until then the old one keeps a name
+            # under which it can be opened.
+            old = folder.rename(folder.with_name(f"{folder.name}.old-{secrets.token_hex(4)}"))
+        staged.rename(folder)
+        _sync(folder.parent)
+        if old is not None:
+            discard(old, folder)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -83,33 +88,13 @@ def new_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _publish(staged: Path, folder: Path) -> None:
-    """Rename ``staged`` to ``folder``.
-
-    Everything is on the disk before the rename, so that even after a power cut the right name has
-    the right content.
-    """
-    for path in (*staged.iterdir(), staged):
-        _sync(path)
-    old = None
-    if folder.exists():
-        # A folder can only be renamed onto an empty one. Until then the old one keeps a name under
-        # which it can be opened.
-        old = folder.rename(folder.with_name(f"{folder.name}.old-{secrets.token_hex(4)}"))
-    staged.rename(folder)
-    _sync(folder.parent)
-    if old is not None:
-        discard(old, folder)
-
-
 def discard(folder: Path, name: Path | None = None) -> None:
     """Remove a folder, or a link to one, so that readers see it whole or not at all.
 
     If this is interrupted, the next writer of ``name`` (default: ``folder``) completes it.
     """
     if folder.is_symlink():
-        folder.unlink()
-        return
+        return folder.unlink()
     doomed = _hidden(name or folder)
     shutil.rmtree(doomed, ignore_errors=True)
     folder.rename(doomed)
@@ -117,39 +102,26 @@ def discard(folder: Path, name: Path | None = None) -> None:
 
 
 def make_parent(folder: Path) -> None:
-    """Make the parent of ``folder``.
-
-    Raises:
-        DatasetError: it cannot be created or written to.
-    """
+    """Make the parent of ``folder``; a ``DatasetError`` if it cannot be made or written to."""
     parent = folder.parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
         if not os.access(parent, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "no permission")
     except OSError as error:
-        remedy = "set GATHERBENCH_DATA to another folder"
-        words = f"{parent}: cannot be written to ({error.strerror}); {remedy}"
-        raise DatasetError(words) from error
+        fault = f"cannot be written to ({error.strerror}); set GATHERBENCH_DATA to another folder"
+        raise DatasetError(f"{parent}: {fault}") from error
 
 
 def check_free_space(place: Path, needed: int, name: str) -> None:
-    """Check that the disk of the folder ``place`` can hold ``needed`` bytes.
-
-    Raises:
-        DatasetError: fewer than ``needed`` bytes are free.
-    """
+    """Refuse (``DatasetError``) what needs more bytes than the disk of a folder has."""
     free = shutil.disk_usage(place).free
     if free < needed:
         raise DatasetError(f"{place}: {name} needs {needed:,} bytes and {free:,} are free; {_ROOM}")
 
 
 def check_memory(needed: int, what: str) -> None:
-    """Check that free memory, and this process's limit, leave ``needed`` bytes.
-
-    Raises:
-        DatasetError: fewer are free; the message names ``what`` they are for.
-    """
+    """Refuse (``DatasetError``) what needs more bytes than free memory and the process's limit."""
     import psutil  # readers of a dataset skip this import
 
     override = os.environ.get("GATHERBENCH_MEMORY_GIB")  # overrides the kernel's number
@@ -158,9 +130,8 @@ def check_memory(needed: int, what: str) -> None:
     if limit != resource.RLIM_INFINITY:
         free = min(free, limit - psutil.Process().memory_info().vms)
     if needed > free:
-        raise DatasetError(
-            f"{what} need about {needed:,} bytes of memory, and {int(free):,} are free"
-        )
+        few = f"and {int(free):,} are free"
+        raise DatasetError(f"{what} need about {needed:,} bytes of memory, {few}")
 
 
 def _hidden(folder: Path) -> Path:

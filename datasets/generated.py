@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -20,7 +20,6 @@ from gatherbench.datasets.source import Progress, silent
 
 #: Dtypes that can be generated.
 FEATURE_DTYPES = ("float32", "float16", "float64", "int8", "uint8")
-
 #: Values drawn from one generator; another number changes the values of a seed.
 _CHUNK_VALUES = 1 << 20
 #: More workers than this would need more memory than they save time.
@@ -78,18 +77,13 @@ def feature_rows(
         return random.integers(limits.min, limits.max, shape, real.type, endpoint=True)
 
     chunks = -(-num_nodes // rows)
-    tasks = ((number,) for number in range(chunks))
-    for number, values in enumerate(in_order(chunk, tasks, worker_count())):
+    for number, values in enumerate(in_order(chunk, zip(range(chunks)), worker_count())):
         progress("write features", number / chunks)
         yield values
 
 
 def check_features(dim: int, dtype: str) -> None:
-    """Check that :func:`feature_rows` can make this width and dtype.
-
-    Raises:
-        DatasetError: it cannot; the message names what it can make.
-    """
+    """Refuse (``DatasetError``) a width or dtype that :func:`feature_rows` cannot make."""
     if dtype not in FEATURE_DTYPES:
         raise DatasetError(f"feature dtype {dtype!r}: expected one of {', '.join(FEATURE_DTYPES)}")
     if dim < 1:
@@ -102,17 +96,14 @@ def random_labels(num_nodes: int, num_classes: int, seed: int) -> NDArray[np.int
 
 
 def random_splits(
-    degrees: NDArray[np.int64], sizes: tuple[int, int, int], seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    degrees: NDArray[np.int64], sizes: Sequence[int], seed: int
+) -> list[NDArray[np.int64]]:
     """Draw disjoint train, validation and test ids, sorted, from nodes that have in-neighbours.
 
     ``degrees`` (``[N]``) counts the in-neighbours, without which a minibatch would be empty. If
     there are too few such nodes, the training set is filled first and the test set last.
     """
     candidates = np.flatnonzero(degrees)
-    train = min(sizes[0], len(candidates))
-    val = min(sizes[1], len(candidates) - train)
-    test = min(sizes[2], len(candidates) - train - val)
-    chosen = np.random.default_rng([seed, 2]).choice(candidates, train + val + test, replace=False)
-    parts = np.split(chosen, [train, train + val])
-    return np.sort(parts[0]), np.sort(parts[1]), np.sort(parts[2])
+    ends = np.minimum(np.cumsum(sizes), len(candidates))
+    chosen = np.random.default_rng([seed, 2]).choice(candidates, ends[-1], replace=False)
+    return [np.sort(part) for part in np.split(chosen, ends[:-1])]

@@ -8,7 +8,7 @@ without a header.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from gatherbench.datasets.arrays import class_numbers, expect, mapped
 from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.download import Published
-from gatherbench.datasets.relations import EdgeKind, one_range, write_edges
+from gatherbench.datasets.edges import EdgeKind, one_range
 from gatherbench.datasets.source import Progress
-from gatherbench.datasets.writer import DatasetWriter
 
 WIDTH = 1024
 #: Papers of IGB's full size that have one of the 19 labels; they come first.
@@ -28,6 +27,7 @@ LABELLED = 227_130_858
 #: Rows that are read at a time.
 _ROWS = 1 << 12
 _CITES = "paper__cites__paper"
+SIZES = ("tiny", "small", "medium", "large", "full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class IgbSource(Published):
             source, name, *_, target = file.parent.name.split("__")
             ends = expect(mapped(file), str(file), "iu", None, 2)
             edges.append(EdgeKind(source, name, target, ends, str(file)))
-        types = {node_type for kind in edges for node_type in (kind.source, kind.target)}
+        further = {node_type for kind in edges for node_type in (kind.source, kind.target)}
         tables = {}
-        for node_type in ("paper", *sorted(types - {"paper"})):
+        for node_type in ("paper", *sorted(further - {"paper"})):
             path = place / node_type / "node_feat.npy"
             tables[node_type] = expect(_floats(path, (-1, WIDTH)), str(path), "f", None, WIDTH)
         counts = {node_type: len(table) for node_type, table in tables.items()}
@@ -65,41 +65,18 @@ class IgbSource(Published):
         if size == "full":
             labels[LABELLED:] = -1
         labelled = np.flatnonzero(labels >= 0)
-        spec = replace(
-            self.estimate(1.0),
-            num_nodes=len(labels),
-            num_edges=len(keys),
-            relations=names if whole else (),
-            node_types=tuple(counts.items()),
-        )
-        with DatasetWriter(folder, spec) as writer:
-            write_edges(writer, keys, kinds)
-            del keys, kinds
-            writer.write_features(
-                table[at : at + _ROWS]
-                for table in tables.values()
-                for at in range(0, len(table), _ROWS)
-            )
-            writer.write_labels(labels)
-            cuts = [int(len(labelled) * share) for share in (0.6, 0.8)]
-            writer.write_splits(*np.split(labelled, cuts))
-
-
-def igb_sources() -> tuple[IgbSource, ...]:
-    """Return the sources of both families in all sizes, the smallest first."""
-    sizes = ("tiny", "small", "medium", "large", "full")
-    return tuple(IgbSource(f"{family}-{size}") for family in ("igb", "igbh") for size in sizes)
+        splits = np.split(labelled, [int(len(labelled) * share) for share in (0.6, 0.8)])
+        rows = (t[at : at + _ROWS] for t in tables.values() for at in range(0, len(t), _ROWS))
+        types = {"relations": names if whole else (), "node_types": tuple(counts.items())}
+        self.write(folder, keys, rows, labels, splits, kinds, **types)
 
 
 def _floats(path: Path, shape: tuple[int, ...]) -> NDArray[Any]:
     """Map a ``.npy``, or headerless float32 of that shape."""
     try:
         with path.open("rb") as file:
-            begin = file.read(6)
-        if begin == b"\x93NUMPY":
-            return mapped(path)
-        return np.memmap(path, np.float32, "r").reshape(shape)
+            has_header = file.read(6) == b"\x93NUMPY"
+        return mapped(path) if has_header else np.memmap(path, np.float32, "r").reshape(shape)
     except (OSError, ValueError) as error:
-        raise DatasetError(
-            f"{path}: neither a .npy nor bare float32 in rows of its width ({error}); fetch it anew"
-        ) from error
+        fault = f"neither a .npy nor bare float32 in rows of its width ({error}); fetch it anew"
+        raise DatasetError(f"{path}: {fault}") from error

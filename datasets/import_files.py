@@ -75,8 +75,8 @@ def identify(path: Path) -> str:
         raise DatasetError(f"{path}: it is a zip archive (or Excel's), which is not read; unzip it")
     for kind in tomllib.loads(Path(__file__).with_name("unread_files.toml").read_text())["kind"]:
         if re.match(kind["begin"].encode(), head, re.DOTALL):
-            problem = f"it is {kind['name']}, which is not read"
-            raise DatasetError(f"{path}: {problem}; {kind['remedy']}")
+            refusal = f"{path}: it is {kind['name']}, which is not read; {kind['remedy']}"
+            raise DatasetError(refusal)
     return "matrix" if re.match(rb"(?i)%%?MatrixMarket\b", head) else "text"
 
 
@@ -85,7 +85,7 @@ def _archived(path: Path) -> list[str]:
         return ZipFile(path).namelist()
 
 
-def read_matrix(options: Import) -> Graph:
+def read_matrix(options: Import, _room: Path) -> Graph:
     """Read a square sparse matrix: an entry (i, j) is an edge i -> j, a symmetric one two edges."""
     from scipy.io import mminfo, mmread
 
@@ -111,10 +111,9 @@ def read_arrays(options: Import, room: Path) -> Graph:
     fields, unused = fields_of(options.path, room)
     ends = fields.pop("edge_index", None) or fields.pop("", None)
     if ends is None:
-        raise DatasetError(
-            f"{options.path}: holds {', '.join([*fields, *unused][:9]) or 'nothing'}; expected "
-            "edge_index (of a SciPy matrix, numpy.save('edges.npy', matrix.nonzero()) saves it)"
-        )
+        found = ", ".join([*fields, *unused][:9]) or "nothing"
+        remedy = "of a SciPy matrix, numpy.save('edges.npy', matrix.nonzero()) saves it"
+        raise DatasetError(f"{options.path}: holds {found}; expected edge_index ({remedy})")
     array = ends.array.T if ends.array.ndim == 2 and len(ends.array) != 2 else ends.array
     count = expect(array, ends.where, "iu", 2, None).shape[1]
     check_memory(EDGE_BYTES * count, f"{ends.where}: its edges")
@@ -135,8 +134,7 @@ def fields_of(path: Path, room: Path) -> tuple[dict[str, Field], list[str]]:
     The array of a ``.npy``, or a single tensor, has an empty name; ``room`` is for unpacked arrays.
     """
     readers: dict[str, Callable[[], NDArray[Any]]]
-    kind = identify(path)
-    if kind == "torch":
+    if (kind := identify(path)) == "torch":
         saved = load_fields(path).items()
         readers = {name: partial(_as_array, value, f"{path}, {name}") for name, value in saved}
     elif kind == "npz":
@@ -147,8 +145,7 @@ def fields_of(path: Path, room: Path) -> tuple[dict[str, Field], list[str]]:
     elif kind == "npy":
         readers = {"": partial(mapped, path)}
     else:
-        remedy = "numpy.save it (the guide shows how)"
-        raise DatasetError(f"{path}: is text, expected an array: {remedy}")
+        raise DatasetError(f"{path}: is text, expected an array: numpy.save it (as the guide does)")
     wanted = [name for name in _NAMES if name in readers]
     fields = {name: Field(f"{path}, {name}".removesuffix(", "), readers[name]()) for name in wanted}
     return fields, [name for name in readers if name not in fields]
@@ -158,10 +155,8 @@ def load_fields(path: Path) -> dict[str, Any]:
     """Return the fields of a ``Data``, dict or tensor (without a name) by ``torch.save``.
 
     ``torch.load`` with ``weights_only`` makes only tensors and classes that were declared safe, and
-    PyG declares more than a ``Data`` needs: so all declarations are suspended meanwhile.
-
-    Raises:
-        DatasetError: the file could run code, or holds several graphs or types of nodes.
+    PyG declares more than a ``Data`` needs: so all declarations are suspended meanwhile. A file
+    that could run code, or holds several graphs or types of nodes, is a ``DatasetError``.
     """
     import torch
     from torch import serialization as safe
@@ -173,20 +168,18 @@ def load_fields(path: Path) -> dict[str, Any]:
         safe.clear_safe_globals()
         safe.add_safe_globals([(_Record, f"torch_geometric.data.{part}") for part in _PARTS])
         if names := safe.get_unsafe_globals_in_checkpoint(path):
-            raise DatasetError(
-                f"{path}: asks for {', '.join(names)}, and is not loaded, as that could run code;"
-                " save a Data that holds tensors only (of a HeteroData, data.to_homogeneous())"
-            )
+            asks = f"asks for {', '.join(names)}, and is not loaded, as that could run code"
+            tensors = "save a Data that holds tensors only (of a HeteroData, data.to_homogeneous())"
+            raise DatasetError(f"{path}: {asks}; {tensors}")
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     count = len(content) if isinstance(content, list | tuple) else 1
     if isinstance(content, tuple) and content and isinstance((*content, None)[1], dict | None):
         content, slices, *_ = (*content, None)  # PyG's data sets save data, slices, class
         count = max((len(ends) - 1 for ends in (slices or {}).values()), default=1)
     if count != 1:
-        raise DatasetError(
-            f"{path}: holds {count} graphs or tensors, each of which may count its nodes from 0; "
-            "save one, or Batch.from_data_list(graphs) as Data(**batch.to_dict())"
-        )
+        many = f"holds {count} graphs or tensors, each of which may count its nodes from 0"
+        remedy = "save one, or Batch.from_data_list(graphs) as Data(**batch.to_dict())"
+        raise DatasetError(f"{path}: {many}; {remedy}")
     content = content[0] if isinstance(content, list | tuple) else content
     if isinstance(content, _Record):  # PyG 1 kept the fields in the Data itself
         content = vars(vars(content).get("_store", content))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import re
 from itertools import islice, permutations, zip_longest
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gatherbench.datasets.arrays import explained
@@ -46,21 +47,18 @@ class _Table(NamedTuple):
     comments: str  #: lines before the first record
 
 
-def read_text(options: Import) -> Graph:
+def read_text(options: Import, _room: Path) -> Graph:
     """Read the edges of a text file from the columns of the options or of its header."""
     path, table = options.path, _inspect(options)
     places = _choose(options, table)
     source, target, *kinds = _read(options, table, places)
     names = table.header or [f"column {at + 1}" for at in range(len(table.first))]
     uses = ", ".join(f"{use} {names[at]!r}" for use, at in places.items())
-    graph = Graph(
-        source.to_numpy(),
-        target.to_numpy(),
-        {"edge_type": Field(str(path), kinds[0].to_pandas())} if kinds else {},
-        f"{path.name}: text cut at {_SEPARATORS[table.separator]}, "
-        f"with{'' if table.header else 'out'} a header: {uses}, of {len(names)} columns",
-        None if options.one_based is None else int(options.one_based),
-    )
+    cut = f"cut at {_SEPARATORS[table.separator]}, with{'' if table.header else 'out'} a header"
+    took = f"{path.name}: text {cut}: {uses}, of {len(names)} columns"
+    fields = {"edge_type": Field(str(path), kinds[0].to_pandas())} if kinds else {}
+    first = None if options.one_based is None else int(options.one_based)
+    graph = Graph(source.to_numpy(), target.to_numpy(), fields, took, first)
     if not table.header and options.header is None:
         _refuse_sizes(options, graph, table)
     return graph
@@ -74,7 +72,7 @@ def _inspect(options: Import) -> _Table:
     skip = next((at for at, line in enumerate(lines) if not re.match(r"\s*([#%]|$)", line)), None)
     if skip is None:
         raise DatasetError(f"{path}: holds no record, or none in {_SAMPLE >> 10} KiB")
-    line, following = lines[skip], next((line for line in lines[skip + 1 :] if line.strip()), "")
+    line, following = lines[skip], next(filter(str.strip, lines[skip + 1 :]), "")
     comments = "\n".join(lines[:skip]).strip()
     words = re.search(_BOTH_WAYS, f"{comments}\n{line}\n{following}")
     if words and options.undirected is None:
@@ -107,11 +105,8 @@ def _choose(options: Import, table: _Table) -> dict[str, int]:
     label = f"{options.path}: {columns if header else f'{width} columns, no header'}"
     comment = re.split(r"[\s,;]+", table.comments.split("\n")[-1].strip("#% \t"))
     names = [re.sub(r"[^a-z0-9]", "", name.lower()) for name in header or comment]
-    single = {}
-    for use, form in _ENDS.items():
-        at = [number for number, name in enumerate(names) if re.fullmatch(form, name)]
-        if len(at) == 1:
-            single[use] = at[0]
+    ends = {use: [bool(re.fullmatch(form, name)) for name in names] for use, form in _ENDS.items()}
+    single = {use: fits.index(True) for use, fits in ends.items() if sum(fits) == 1}
     if len(names) != width or not (header or len(single) == len(wanted)):
         single = {}
     places = {}

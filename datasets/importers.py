@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from gatherbench.checks import same_nodes
 from gatherbench.datasets import generated, import_files
 from gatherbench.datasets.arrays import LARGEST_ID, class_numbers, expect
-from gatherbench.datasets.columns import edge_keys
 from gatherbench.datasets.dataset import IMPORTED, DatasetError, DatasetSpec, not_ours
+from gatherbench.datasets.edges import edge_keys, write_edges
 from gatherbench.datasets.files import exclusive
 from gatherbench.datasets.import_files import EDGE_BYTES, MASKS, Field, Graph
 from gatherbench.datasets.import_options import Import
 from gatherbench.datasets.import_text import read_text
-from gatherbench.datasets.registry import is_made
-from gatherbench.datasets.relations import write_edges
+from gatherbench.datasets.registry import source_names
 from gatherbench.datasets.source import Progress, silent
 from gatherbench.datasets.store import dataset_folder
 from gatherbench.datasets.writer import BadArrayError, DatasetWriter
@@ -44,17 +43,16 @@ _NUMBER = "where they have gaps, numpy.unique(edges, return_inverse=True) number
 
 
 def import_graph(options: Import, root: Path | None = None, progress: Progress = silent) -> Path:
-    """Import a graph and return its folder; its name then works like any other dataset's.
+    """Import a graph and return its folder (in ``root``, by default ``data_root()``).
 
-    This takes 16 bytes of memory for each edge (24 if undirected). ``root`` replaces
-    ``data_root()``.
+    Its name then works like any other's. It takes 16 bytes of memory an edge (24 if undirected).
 
     Raises:
         DatasetError: a bad file, with its content; an ambiguous file, with the option that decides;
             a name that exists; sizes that contradict each other; too little memory or disk.
     """
     folder = dataset_folder(options.name, root=root)
-    if is_made(options.name):
+    if options.name in source_names():
         raise DatasetError(f"{options.name!r} is the name of a built-in dataset: choose another")
     generated.check_features(options.dim, options.dtype)
     if options.classes is not None and not 1 <= options.classes <= LARGEST_ID:
@@ -83,12 +81,8 @@ def read_graph(options: Import, room: Path) -> Graph:
     path, kind = options.path, import_files.identify(options.path)
     if kind != "text" and (options.source or options.target or options.header is not None):
         raise DatasetError(f"{path}: is not text: leave --source, --target and --header out")
-    if kind == "text":
-        graph = read_text(options)
-    elif kind == "matrix":
-        graph = import_files.read_matrix(options)
-    else:
-        graph = import_files.read_arrays(options, room)
+    readers = {"text": read_text, "matrix": import_files.read_matrix}
+    graph = readers.get(kind, import_files.read_arrays)(options, room)
     if not len(graph.source):
         raise DatasetError(f"{path}: holds no edges")
     if options.relations and "edge_type" not in graph.fields:
@@ -101,8 +95,8 @@ def read_graph(options: Import, room: Path) -> Graph:
         if file is not None:
             arrays, others = import_files.fields_of(file, room)
             if "" not in arrays:
-                names = ", ".join([*arrays, *others][:9])
-                raise DatasetError(f"{file}: expected one array, found {names or 'none'}")
+                names = ", ".join([*arrays, *others][:9]) or "none"
+                raise DatasetError(f"{file}: expected one array, found {names}")
             graph.fields[name] = arrays[""]
     return graph
 
@@ -132,10 +126,9 @@ def _find_sizes(options: Import, graph: Graph) -> None:
     graph.nodes = min(max(1, nodes or high + 1 - graph.first), LARGEST_ID + 1)
     invented = graph.nodes * options.dim * np.dtype(options.dtype).itemsize
     if not (x or y) and invented > _INVENTED_BYTES and graph.nodes > _GAPS * 2 * len(graph.source):
-        raise DatasetError(
-            f"{options.path}: by its ids it has {graph.nodes:,} nodes, most in no edge, and "
-            f"features would be invented for all, {invented:,} bytes; {_NUMBER}"
-        )
+        gaps = f"by its ids it has {graph.nodes:,} nodes, most in no edge"
+        table = f"features would be invented for all, {invented:,} bytes"
+        raise DatasetError(f"{options.path}: {gaps}, and {table}; {_NUMBER}")
 
 
 def _write(options: Import, graph: Graph, folder: Path, progress: Progress) -> None:
@@ -146,6 +139,7 @@ def _write(options: Import, graph: Graph, folder: Path, progress: Progress) -> N
     classes = _classes(y, options.classes) if y else None
     splits = _splits(graph, classes) if fields.keys() & set(MASKS) else None
     count = options.classes or (CLASSES if classes is None else int(classes.max()) + 1)
+    drawn = f"drawn at random from labelled nodes that have in-neighbours, {_SHARES}"
     notes = [
         f"ids counted from {graph.first} in the file",
         "undirected, stored both ways" if both_ways else "directed",
@@ -154,11 +148,7 @@ def _write(options: Import, graph: Graph, folder: Path, progress: Progress) -> N
     for content, names, invented in (
         ("features", ("x",), "random, nothing can be learnt from them"),
         ("labels", ("y",), f"{count} random classes, which nothing can learn"),
-        (
-            "splits",
-            MASKS,
-            f"drawn at random from labelled nodes that have in-neighbours, {_SHARES}",
-        ),
+        ("splits", MASKS, drawn),
     ):
         files = ", ".join(Path(fields[name].where).name for name in names if name in fields)
         notes.append(f"{content} from {files}" if files else f"{content} INVENTED: {invented}")
@@ -189,7 +179,14 @@ def _write(options: Import, graph: Graph, folder: Path, progress: Progress) -> N
             degree = write_edges(writer, keys, kinds)
             del keys
             writer.write_labels(classes)
-            writer.write_splits(*(splits or _draw_splits(degree * (classes >= 0))))
+            if not splits:
+                eligible = degree * (classes >= 0)
+                if not (able := int(np.count_nonzero(eligible))):
+                    lack = "no labelled node has in-neighbours, so there is none to train on"
+                    raise DatasetError(f"{options.path}: {lack}")
+                sizes = max(1, int(0.6 * able)), max(1, int(0.2 * able)), able
+                splits = generated.random_splits(eligible, sizes, SEED)
+            writer.write_splits(*splits)
             writer.write_features(x.array if x else made)
             writer.note_content()
     except BadArrayError as error:  # names a folder that is removed: name the user's file
@@ -221,11 +218,10 @@ def _number(graph: Graph, ids: NDArray[Any], where: str) -> NDArray[np.int32]:
     """Return the nodes, from 0, with these ids in the graph's file; ``where`` names the ids."""
     first = graph.first or 0
     if (bad := (ids < first) | (ids >= graph.nodes + first)).any():
-        at = int(bad.argmax())
+        at, last = int(bad.argmax()), graph.nodes - 1 + first
         raise DatasetError(
-            f"{where}: entry {at} (from 0) is {ids[at]}, and nodes are {first} to "
-            f"{graph.nodes - 1 + first}, as many as features and labels have rows; where they count"
-            f" from 1, --one-based; {_NUMBER}"
+            f"{where}: entry {at} (from 0) is {ids[at]}, and nodes are {first} to {last}, as many "
+            f"as features and labels have rows; where they count from 1, --one-based; {_NUMBER}"
         )
     return np.subtract(ids, first, dtype=np.int32, casting="unsafe")
 
@@ -262,10 +258,3 @@ def _splits(graph: Graph, classes: NDArray[np.int64] | None) -> list[NDArray[Any
         if classes is not None and (bare := splits[-1][classes[splits[-1]] < 0]).size:
             raise DatasetError(f"{where}: node {bare[0]} (from 0) has no label")
     return splits
-
-
-def _draw_splits(eligible: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-    if not (count := int(np.count_nonzero(eligible))):
-        raise DatasetError("no labelled node has in-neighbours, so there is none to train on")
-    sizes = max(1, int(0.6 * count)), max(1, int(0.2 * count)), count
-    return generated.random_splits(eligible, sizes, SEED)

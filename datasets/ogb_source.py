@@ -12,7 +12,7 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +20,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatherbench.datasets.arrays import class_numbers, explained, member, streamed
-from gatherbench.datasets.columns import edge_keys
-from gatherbench.datasets.dataset import DatasetError, DatasetSpec
+from gatherbench.datasets.dataset import DatasetError
 from gatherbench.datasets.download import Published, require_folder
-from gatherbench.datasets.relations import EdgeKind, one_range, write_edges
+from gatherbench.datasets.edges import EdgeKind, edge_keys, one_range
 from gatherbench.datasets.source import Progress
-from gatherbench.datasets.writer import DatasetWriter
 from gatherbench.plugins import installing
 
-Triplet = tuple[str, str, str]
 #: The remedy for an unreadable download.
 ANEW = "remove the folder to download it anew"
+#: OGB's names of the splits.
+_PARTS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True, slots=True)
 class OgbSource(Published):
-    """``ogbn-arxiv``, ``ogbn-products`` or ``ogbn-papers100M``.
-
-    OGB's own folder, e.g. ``ogbn_arxiv``, is in ``raw/`` next to the dataset folders; if it is
-    missing, it is downloaded.
-    """
+    """``ogbn-arxiv``, ``ogbn-products`` or ``ogbn-papers100M``, in ``raw/`` as OGB unpacks it."""
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
+        import pandas as pd
+
         binary = self.name == "ogbn-papers100M"
         raw, meta = downloaded(self, folder, progress, "data.npz" if binary else "edge.csv.gz")
-        splits = _splits(raw / "split" / meta["split"])
+        progress(f"reading {raw}", 0.0)
+        with explained(f"{raw}: ogb cannot read it", ANEW):
+            parts = [raw / "split" / meta["split"] / f"{part}.csv.gz" for part in _PARTS]
+            splits = [pd.read_csv(part, header=None).to_numpy(np.int64)[:, 0] for part in parts]
         if binary:
-            self._map(raw / "raw", folder, splits, progress)
+            self._map(raw / "raw", folder, splits)
         else:
-            progress(f"reading {raw}", 0.0)
             self._load(raw / "raw", folder, splits, meta["add_inverse_edge"] == "True")
 
     def _load(self, raw: Path, folder: Path, splits: list[Any], add_inverse_edge: bool) -> None:
@@ -63,35 +62,21 @@ class OgbSource(Published):
         features = graph["node_feat"]
         if features is None:  # for OGB's reader a missing file means a graph without features
             raise DatasetError(f"{raw / 'node-feat.csv.gz'}: missing; remove {raw.parent}")
+        nodes, width = features.shape
         both_ways = self.known["symmetrise"]
-        keys = edge_keys([(source, target)], len(source), len(features), str(raw), both_ways)
-        with DatasetWriter(folder, self._spec(features.shape, len(keys))) as writer:
-            write_edges(writer, keys)
-            writer.write_features(features)
-            writer.write_labels(class_numbers(labels, str(raw / "node-label.csv.gz")))
-            writer.write_splits(*splits)
+        keys = edge_keys([(source, target)], len(source), nodes, str(raw), both_ways)
+        classes = class_numbers(labels, str(raw / "node-label.csv.gz"))
+        self.write(folder, keys, features, classes, splits, num_nodes=nodes, feature_dim=width)
 
-    def _map(self, raw: Path, folder: Path, splits: list[Any], progress: Progress) -> None:
+    def _map(self, raw: Path, folder: Path, splits: list[Any]) -> None:
         """Load from ``data.npz``: edges are unpacked to the disk, the table is read in runs."""
-        data, room = raw / "data.npz", folder.parent
-        progress("unpack arrays", 0.0)
-        labels = member(raw / "node-label.npz", "node_label", room, "fi", None, 1)
-        nodes = len(labels)
-        edges = member(data, "edge_index", room, "i", 2, None)
-        keys = edge_keys([(edges[0], edges[1])], edges.shape[1], nodes, str(data))
+        data, file = raw / "data.npz", raw / "node-label.npz"
+        labels = class_numbers(member(file, "node_label", folder.parent, "fi", None, 1), str(file))
+        edges = member(data, "edge_index", folder.parent, "i", 2, None)
+        keys = edge_keys([(edges[0], edges[1])], edges.shape[1], len(labels), str(data))
         del edges  # frees its 26 GB of disk before the table takes 57
-        shape, table = streamed(data, "node_feat", nodes)
-        with DatasetWriter(folder, self._spec(shape, len(keys))) as writer:
-            writer.write_labels(class_numbers(labels, str(raw / "node-label.npz")))
-            writer.write_splits(*splits)
-            write_edges(writer, keys)
-            del keys
-            writer.write_features(table)
-
-    def _spec(self, shape: tuple[int, ...], edges: int) -> DatasetSpec:
-        """Return the estimate with the sizes of the files; merging may leave fewer edges."""
-        known = self.estimate(1.0)
-        return replace(known, num_nodes=shape[0], num_edges=edges, feature_dim=shape[1])
+        (_, width), table = streamed(data, "node_feat", len(labels))
+        self.write(folder, keys, table, labels, splits, feature_dim=width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,65 +90,45 @@ class MagSource(Published):
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
         raw, meta = downloaded(self, folder, progress, "triplet-type-list.csv.gz")
         progress(f"reading {raw}", 0.0)
-        graph, labels, splits = _read_mag(raw, meta["split"])
+        from ogb.io import read_graph_raw as ogb
+
+        with quiet(), explained(f"{raw}: ogb cannot read it", ANEW):
+            graph = ogb.read_csv_heterograph_raw(str(raw / "raw"))[0]
+            labels = ogb.read_node_label_hetero(str(raw / "raw"))
+            parts = ogb.read_nodesplitidx_split_hetero(str(raw / "split" / meta["split"]))
+        if len(labels) != 1:
+            many = f"{len(labels)} types of nodes have labels, expected one"
+            raise DatasetError(f"{raw}: {many}; {ANEW}")
         # The type that has labels, and so the training nodes, comes first.
         (scored,) = labels
         numbers: dict[str, int] = graph["num_nodes_dict"]
-        types = [scored, *sorted(numbers.keys() - {scored})]
-        counts = {node_type: numbers[node_type] for node_type in types}
+        counts = {kind: numbers[kind] for kind in (scored, *sorted(numbers.keys() - {scored}))}
         triplets = sorted(graph["edge_index_dict"].items())
         edges = [EdgeKind(a, name, b, ends.T, str(raw)) for (a, name, b), ends in triplets]
         keys, kinds, names = one_range(edges, counts, both_ways=True)
         table = table_of(graph["node_feat_dict"], graph["edge_index_dict"], counts)
-        spec = replace(
-            self.estimate(1.0),
-            num_nodes=len(table),
-            num_edges=len(keys),
-            feature_dim=table.shape[1],
-            relations=names,
-            node_types=tuple(counts.items()),
-        )
-        of_nodes = np.full(len(table), -1, np.int64)
-        of_nodes[: counts[scored]] = class_numbers(labels[scored], str(raw))
-        with DatasetWriter(folder, spec) as writer:
-            write_edges(writer, keys, kinds)
-            writer.write_features(table)
-            writer.write_labels(of_nodes)
-            writer.write_splits(*(part[scored].astype(np.int64) for part in splits))
-
-
-def _read_mag(
-    raw: Path, split: str
-) -> tuple[dict[str, Any], dict[str, NDArray[Any]], tuple[Any, ...]]:
-    """Read the graph, its labels by type, and its splits by type, as OGB has them."""
-    from ogb.io import read_graph_raw as ogb
-
-    with quiet(), explained(f"{raw}: ogb cannot read it", ANEW):
-        graph = ogb.read_csv_heterograph_raw(str(raw / "raw"))[0]
-        labels = ogb.read_node_label_hetero(str(raw / "raw"))
-        splits = ogb.read_nodesplitidx_split_hetero(str(raw / "split" / split))
-    if len(labels) != 1:
-        raise DatasetError(f"{raw}: {len(labels)} types of nodes have labels, expected one; {ANEW}")
-    return graph, labels, splits
+        classes = np.full(len(table), -1, np.int64)
+        classes[: counts[scored]] = class_numbers(labels[scored], str(raw))
+        splits = [part[scored].astype(np.int64) for part in parts]
+        types = {"relations": names, "node_types": tuple(counts.items())}
+        width = table.shape[1]
+        self.write(folder, keys, table, classes, splits, kinds, feature_dim=width, **types)
 
 
 def table_of(
     given: Mapping[str, NDArray[Any]],
-    triplets: Mapping[Triplet, NDArray[np.int64]],
+    triplets: Mapping[tuple[str, str, str], NDArray[np.int64]],
     counts: Mapping[str, int],
 ) -> NDArray[np.float32]:
     """Return the rows of all nodes, float32 ``[N, D]``, one type after the other.
 
     A type without rows gets the means of its neighbours' rows, once these have some; a node without
-    such a neighbour gets zeros.
-
-    Raises:
-        DatasetError: every type lacks rows, or one has only neighbours that lack them.
+    such a neighbour gets zeros. If no neighbour ever has rows, it is a ``DatasetError``.
     """
     from scipy.sparse import coo_array
 
     rows = {node_type: table.astype(np.float32) for node_type, table in given.items()}
-    ways = [(head, ends[0], tail, ends[1]) for (head, _, tail), ends in triplets.items()]
+    ways = [(a, u, b, v) for (a, _, b), (u, v) in triplets.items()]
     ways = [way for a, u, b, v in ways for way in ((a, u, b, v), (b, v, a, u))]
     while lacking := [node_type for node_type in counts if node_type not in rows]:
         tables: dict[str, NDArray[np.float32]] = {}
@@ -188,10 +153,8 @@ def import_nodeproppred() -> Any:
     """Import the package ``ogb.nodeproppred`` without its access to the network.
 
     ``ogb/version.py`` starts a thread that asks the package index for a newer version, except if
-    the package ``outdated`` is missing: so this hides it during the import.
-
-    Raises:
-        DatasetError: ogb is not installed.
+    the package ``outdated`` is missing: so this hides it during the import. A missing ogb is a
+    ``DatasetError``.
     """
     hidden = sys.modules.get("outdated")
     sys.modules["outdated"] = None  # type: ignore[assignment]  # makes its import fail
@@ -213,14 +176,13 @@ def downloaded(
 ) -> tuple[Path, dict[str, str]]:
     """Return OGB's own folder of a graph, downloaded if missing, and OGB's record of the graph.
 
-    Raises:
-        DatasetError: a folder that OGB would ask about on the terminal, or download again: it has
-            no file ``first``, or is of another release; or as ``require_folder``.
+    It raises as ``require_folder``, also for a folder that OGB would ask about on the terminal, or
+    download again: one of another release, or without the file ``first``.
     """
     import pandas as pd
 
     master = Path(import_nodeproppred().__file__).with_name("master.csv")
-    table = pd.read_csv(master, index_col=0, keep_default_na=False)
+    table = pd.read_csv(master, index_col=0, keep_default_na=False, dtype=str)
     meta = {str(key): str(value) for key, value in table[source.name].items()}
     raw = folder.parent / "raw" / source.name.replace("-", "_")
     files = f"RELEASE_v{meta['version']}.txt", f"raw/{first}"
@@ -234,12 +196,3 @@ def quiet() -> Iterator[None]:
     """Hide OGB's output, progress bars included, from the terminal."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
-
-
-def _splits(folder: Path) -> list[NDArray[np.int64]]:
-    """Read the train, validation and test ids from OGB's text files."""
-    import pandas as pd
-
-    with explained(f"{folder}: ogb cannot read it", ANEW):
-        files = [folder / f"{part}.csv.gz" for part in ("train", "valid", "test")]
-        return [pd.read_csv(file, header=None).to_numpy(np.int64)[:, 0] for file in files]

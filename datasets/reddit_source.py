@@ -6,17 +6,15 @@ it finds there. So this module reads only the arrays of ``raw/`` and ignores ``p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from gatherbench.datasets.arrays import member
-from gatherbench.datasets.columns import edge_keys
 from gatherbench.datasets.download import Published, require_folder
-from gatherbench.datasets.relations import write_edges
+from gatherbench.datasets.edges import edge_keys
 from gatherbench.datasets.source import Progress
-from gatherbench.datasets.writer import DatasetWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +24,19 @@ class RedditSource(Published):
     name: str = "reddit"
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        known = self.known
-        raw = folder.parent / "raw" / "reddit" / "raw"
+        known, room = self.known, folder.parent
+        raw = room / "raw" / "reddit" / "raw"
         files = "reddit_data.npz", "reddit_graph.npz"
         require_folder(known["url"], ".", raw, files, progress, known["sha256"])
         data, graph = (raw / file for file in files)
-        room = folder.parent
         table = member(data, "feature", room, "f", None, None)
         nodes, width = table.shape
         classes, split = (member(data, name, room, "i", nodes) for name in ("label", "node_types"))
         row = member(graph, "row", room, "i", None)
         column = member(graph, "col", room, "i", len(row))
-        spec = replace(
-            self.estimate(scale),
-            num_nodes=nodes,
-            num_edges=len(row),
-            feature_dim=width,
-            num_classes=int(classes.max(initial=0)) + 1,
-        )
         progress(f"reading {raw}", 0.0)
-        with DatasetWriter(folder, spec) as writer:
-            keys = edge_keys([(row, column)], len(row), nodes, str(graph))
-            write_edges(writer, keys)
-            writer.write_features(table)
-            writer.write_labels(classes)
-            writer.write_splits(*(np.flatnonzero(split == number) for number in (1, 2, 3)))
+        keys = edge_keys([(row, column)], len(row), nodes, str(graph))
+        sizes = {"feature_dim": width, "num_classes": int(classes.max(initial=0)) + 1}
+        splits = [np.flatnonzero(split == number) for number in (1, 2, 3)]
+        self.write(folder, keys, table, classes, splits, **sizes)
         progress(f"reading {raw}", 1.0)

@@ -10,25 +10,23 @@ from pathlib import Path
 
 from gatherbench.datasets.dataset import SPEC_FILE, DatasetError, import_again, not_ours
 from gatherbench.datasets.files import exclusive
-from gatherbench.datasets.igb_source import igb_sources
+from gatherbench.datasets.igb_source import SIZES, IgbSource
 from gatherbench.datasets.ogb_source import MagSource, OgbSource
 from gatherbench.datasets.reddit_source import RedditSource
 from gatherbench.datasets.source import GraphSource, Progress, silent
 from gatherbench.datasets.store import data_root, dataset_folder, open_dataset
-from gatherbench.datasets.synthetic import hashed_shapes, named_shapes
+from gatherbench.datasets.synthetic import HashedSource, named_shapes
 from gatherbench.datasets.wordnet.source import WordnetSource
 from gatherbench.plugins import PluginError, Plugins, nearest
 
 SOURCES: tuple[GraphSource, ...] = (
     WordnetSource(),
     *named_shapes(),
-    *hashed_shapes(),
-    OgbSource("ogbn-arxiv"),
-    OgbSource("ogbn-products"),
-    OgbSource("ogbn-papers100M"),
+    *map(HashedSource, named_shapes()),
+    *map(OgbSource, ("ogbn-arxiv", "ogbn-products", "ogbn-papers100M")),
     MagSource("ogbn-mag"),
     RedditSource(),
-    *igb_sources(),
+    *(IgbSource(f"{family}-{size}") for family in ("igb", "igbh") for size in SIZES),
 )
 
 
@@ -54,18 +52,9 @@ def source_names() -> list[str]:
     return [*(source.name for source in SOURCES), *PLUGINS.packages()]
 
 
-def is_made(name: str) -> bool:
-    """Return whether a source makes the graph of this name; an imported graph has none."""
-    return name in source_names()
-
-
 def get_source(name: str) -> GraphSource:
-    """Return the source called ``name``.
-
-    Raises:
-        DatasetError: there is none (the message names the nearest one); a graph of that name was
-            imported and has no source; or another package's source fails.
-    """
+    """Return the source called ``name``; a ``DatasetError`` names the nearest one, or says that
+    a graph of that name was imported, or why another package's source fails."""
     sources = {source.name: source for source in SOURCES}
     try:
         source = sources.get(name) or PLUGINS.load(name)
@@ -73,9 +62,10 @@ def get_source(name: str) -> GraphSource:
         raise DatasetError(str(error)) from error
     if source is not None:
         return source
-    if name in (folder.name for folder in imported()):
+    known, graphs = source_names(), [folder.name for folder in imported()]
+    if name in graphs:
         raise DatasetError(f"{name} was imported: it is one fixed graph, its scale is 1")
-    known = [*source_names(), *(folder.name for folder in imported())]
+    known += graphs
     hint = nearest(name, known, cutoff=0.4)
     raise DatasetError(f"no dataset called {name!r}; there are {', '.join(known)}{hint}")
 
@@ -83,7 +73,8 @@ def get_source(name: str) -> GraphSource:
 def imported() -> list[Path]:
     """Return the folders below ``data_root()`` of imported graphs."""
     folders = sorted(spec.parent for spec in data_root().glob(f"*/{SPEC_FILE}"))
-    return [folder for folder in folders if not is_made(folder.name.partition("@")[0])]
+    made = source_names()
+    return [folder for folder in folders if folder.name.partition("@")[0] not in made]
 
 
 def prepare_dataset(
@@ -111,7 +102,7 @@ def prepare_dataset(
     if folder.exists() and not force:
         open_dataset(folder)
         return folder
-    if folder.exists() and not is_made(name):
+    if folder.exists() and name not in source_names():
         why = not_ours(folder) or f"{name} is no built-in dataset: {import_again(name)}"
         raise DatasetError(why)
     source = get_source(name)

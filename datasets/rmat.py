@@ -29,8 +29,7 @@ MAX_DRAWS_PER_EDGE = 64
 class Rmat:
     """The law of a graph of ``num_nodes`` nodes.
 
-    Attributes:
-        undirected: an edge and its reverse are one edge, which is stored both ways.
+    If it is ``undirected``, an edge and its reverse are one edge, which is stored both ways.
     """
 
     num_nodes: int
@@ -64,13 +63,8 @@ class Rmat:
                 for u, v in ((0, 0), (0, 1), (1, 0), (1, 1)):
                     if (tight_u and u > limit) or (tight_v and v > limit):
                         continue
-                    deeper[
-                        tight_u and u == limit,
-                        tight_v and v == limit,
-                        loop and u == v,
-                        n_a + (u == v == 0),
-                        n_b + (u != v),
-                    ] += cells
+                    tight = tight_u and u == limit, tight_v and v == limit
+                    deeper[*tight, loop and u == v, n_a + (u == v == 0), n_b + (u != v)] += cells
             count = deeper
         inside = Counter[tuple[int, int]]()
         for (tight_u, tight_v, loop, n_a, n_b), cells in count.items():
@@ -84,22 +78,18 @@ class Rmat:
     def draws_for(self, num_edges: int) -> int:
         """Return the number of draws whose expected number of stored edges is ``num_edges``.
 
-        Raises:
-            DatasetError: the graph is so dense that most draws would be repetitions.
+        A graph so dense that most draws would be repetitions is a ``DatasetError``.
         """
         chance, cells = self.cells()
-        per_draw = np.log1p(-np.minimum(2 * chance if self.undirected else chance, 1 - 1e-16))
+        log_miss = np.log1p(-np.minimum(2 * chance if self.undirected else chance, 1 - 1e-16))
+
+        def enough(draws: int) -> bool:
+            """Whether so many draws are expected to give so many different edges."""
+            return float(-(cells * np.expm1(draws * log_miss)).sum()) >= num_edges
+
         most = num_edges * MAX_DRAWS_PER_EDGE
-        if _expected(per_draw, cells, most) < num_edges:
-            most = self.num_nodes * (self.num_nodes - 1)
-            raise DatasetError(
-                f"{num_edges:,} edges among {self.num_nodes:,} nodes are too dense for RMAT (a "
-                f"complete graph has {most:,}); choose a larger scale"
-            )
-        enough = lambda draws: _expected(per_draw, cells, draws) >= num_edges  # noqa: E731
+        if not enough(most):
+            whole = self.num_nodes * (self.num_nodes - 1)
+            dense = f"{num_edges:,} edges among {self.num_nodes:,} nodes are too dense for RMAT"
+            raise DatasetError(f"{dense} (a complete graph has {whole:,}); choose a larger scale")
         return bisect.bisect_left(range(most), True, key=enough)
-
-
-def _expected(log_miss: NDArray[np.float64], cells: NDArray[np.float64], draws: int) -> float:
-    """Return the expected number of different edges after ``draws`` draws."""
-    return float(-(cells * np.expm1(draws * log_miss)).sum())

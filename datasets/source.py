@@ -29,17 +29,11 @@ class GraphSource(Protocol):
     def scalable(self) -> bool: ...
 
     def estimate(self, scale: float) -> DatasetSpec:
-        """Return the sizes before any work is done; the number of edges may be slightly off.
-
-        Raises:
-            DatasetError: the graph cannot be made, e.g. the scale leaves too few nodes.
-        """
+        """Return the sizes before any work is done; the number of edges may be slightly off. A
+        scale at which the graph cannot be made, e.g. too small a one, is a ``DatasetError``."""
         ...
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        """Make the graph and write it to ``folder`` with a ``DatasetWriter``.
-
-        Raises:
-            DatasetError: the graph is unavailable here; the message has cause and remedy.
-        """
+        """Make the graph and write it to ``folder`` with a ``DatasetWriter``. A graph that is
+        unavailable here is a ``DatasetError`` with cause and remedy."""
         ...

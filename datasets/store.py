@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 
 from gatherbench.datasets.dataset import (
     SPEC_FILE,
+    SPLITS,
     ArrayFile,
     DatasetError,
     GraphDataset,
     array_path,
-    folder_bytes,
     read_spec,
     remedy,
 )
 from gatherbench.plugins import require_read_back
-
-__all__ = ["DatasetError", "data_root", "dataset_folder", "folder_bytes", "open_dataset"]
 
 #: Other folders of the data folder: downloads, and minibatches of earlier versions.
 RESERVED = ("raw", "traces")
@@ -32,8 +30,7 @@ _ENTRIES = 1 << 22
 
 def data_root() -> Path:
     """Return the parent of dataset folders: ``$GATHERBENCH_DATA``, or the user's cache folder."""
-    chosen = os.environ.get("GATHERBENCH_DATA")
-    if chosen:
+    if chosen := os.environ.get("GATHERBENCH_DATA"):
         return Path(chosen).expanduser()
     from platformdirs import user_cache_path
 
@@ -43,15 +40,13 @@ def data_root() -> Path:
 def dataset_folder(name: str, scale: float = 1.0, root: Path | None = None) -> Path:
     """Return the folder of a dataset, e.g. ``<root>/products-like@0.01``; it may be missing.
 
-    Raises:
-        DatasetError: the name could lead out of ``root`` or is one of :data:`RESERVED`, or the
-            scale is not positive and finite.
+    A name that could lead out of ``root`` or is one of :data:`RESERVED`, or a scale that is not
+    positive and finite, is a ``DatasetError``.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         shown = name if len(name) <= 100 else f"{name[:40]}…"
-        raise DatasetError(
-            f"dataset name {shown!r}: expected letters, digits, '.', '_' and '-', at most 100"
-        )
+        allowed = "letters, digits, '.', '_' and '-', at most 100"
+        raise DatasetError(f"dataset name {shown!r}: expected {allowed}")
     if name in RESERVED:
         raise DatasetError(f"{name!r} is a folder of gatherbench's own: choose another name")
     try:
@@ -67,11 +62,8 @@ def dataset_folder(name: str, scale: float = 1.0, root: Path | None = None) -> P
 def open_dataset(folder: Path) -> GraphDataset:
     """Map a dataset folder, read-only, after comparing the spec's checksum and each file's size.
 
-    Values were checked when the folder was written.
-
-    Raises:
-        DatasetError: the folder is unfinished, damaged, or of another format version; the message
-            names the file and the remedy.
+    Values were checked when the folder was written. An unfinished or damaged folder, or one of
+    another format version, is a ``DatasetError`` that names the file and the remedy.
     """
     spec, files = read_spec(folder)
     arrays = {array: _map_array(folder, array, file) for array, file in files.items()}
@@ -81,16 +73,14 @@ def open_dataset(folder: Path) -> GraphDataset:
 def _map_array(folder: Path, array: str, file: ArrayFile) -> NDArray[Any]:
     path = array_path(folder, array)
     try:
-        size = path.stat().st_size
-        if size != file.bytes:
+        if (size := path.stat().st_size) != file.bytes:
             raise ValueError(f"{size:,} bytes, and {SPEC_FILE} says {file.bytes:,}")
         values = np.lib.format.open_memmap(path, mode="r")
         if (layout := (values.dtype.str, values.shape)) != (file.dtype, file.shape):
             raise ValueError(f"holds {layout}, and {SPEC_FILE} says {file.dtype} {file.shape}")
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: missing; {remedy(folder)}") from None
-    except ValueError as error:
-        raise DatasetError(f"{path}: {error}; {remedy(folder)}") from error
+    except (FileNotFoundError, ValueError) as error:
+        fault = "missing" if isinstance(error, FileNotFoundError) else error
+        raise DatasetError(f"{path}: {fault}; {remedy(folder)}") from error
     return values
 
 
@@ -103,10 +93,8 @@ def nodes_in_no_edge(data: GraphDataset) -> int:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Return sizes, in-degrees, row layout and provenance of a dataset, in the order for printing.
-
-    It raises as :func:`open_dataset`.
-    """
+    """Return sizes, in-degrees, row layout and provenance of a dataset, in the order for printing;
+    raises as :func:`open_dataset`."""
     data = open_dataset(folder)
     spec = data.spec
     degree = np.diff(data.indptr)
@@ -131,9 +119,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "disk_bytes": sum(file.stat().st_size for file in folder.iterdir()),
         "num_classes": spec.num_classes,
         "labelled_nodes": int(np.count_nonzero(data.labels >= 0)),
-        "train_nodes": len(data.train_ids),
-        "val_nodes": len(data.val_ids),
-        "test_nodes": len(data.test_ids),
+        **{f"{split}_nodes": len(getattr(data, f"{split}_ids")) for split in SPLITS},
         "source": spec.source,
         "licence": spec.licence,
         "notes": list(spec.notes),

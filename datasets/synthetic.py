@@ -59,7 +59,7 @@ class SyntheticSource:
             "self-loops removed, repeated edges merged",
             "features (float32) and labels are random: nothing can be learnt",
             "splits are drawn from nodes that have in-neighbours",
-            *([self.unlike] if self.unlike else []),
+            *filter(None, [self.unlike]),
         )
         return self.spec(self.name, scale, f"RMAT generator, seed {_SEED}; {self.source}", notes)
 
@@ -89,11 +89,9 @@ class SyntheticSource:
         draws = law.draws_for(spec.num_edges)
         with DatasetWriter(folder, spec) as writer:
             degree = writer.write_columns(rmat_columns(law, draws, _SEED, progress=progress))
-            isolated = int(np.count_nonzero(degree == 0))
-            writer.note(
-                f"{draws:,} draws gave {int(degree.sum()):,} edges of the {spec.num_edges:,} aimed "
-                f"at; {isolated:,} nodes have no in-neighbour, as is usual for RMAT"
-            )
+            edges = f"{int(degree.sum()):,} edges of the {spec.num_edges:,} aimed at"
+            lone = f"{np.count_nonzero(degree == 0):,} nodes have no in-neighbour"
+            writer.note(f"{draws:,} draws gave {edges}; {lone}, as is usual for RMAT")
             self.write_drawn(writer, degree, scale)
             sizes = spec.num_nodes, spec.feature_dim, spec.feature_dtype
             writer.write_features(generated.feature_rows(*sizes, _SEED, progress))
@@ -102,10 +100,9 @@ class SyntheticSource:
         self, writer: DatasetWriter, degree: NDArray[np.int64], scale: float, least: int = 0
     ) -> None:
         """Write random splits, each of ``least`` nodes or more, and random labels."""
-        spec = writer.spec
-        train, val, test = (max(least, round(size * scale)) for size in self.splits)
-        writer.write_splits(*generated.random_splits(degree, (train, val, test), _SEED))
-        writer.write_labels(generated.random_labels(spec.num_nodes, spec.num_classes, _SEED))
+        sizes = [max(least, round(size * scale)) for size in self.splits]
+        writer.write_splits(*generated.random_splits(degree, sizes, _SEED))
+        writer.write_labels(generated.random_labels(len(degree), self.num_classes, _SEED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +166,3 @@ def named_shapes() -> tuple[SyntheticSource, ...]:
         SyntheticSource(name=name, **{**fields, "splits": tuple(fields["splits"])})
         for name, fields in tomllib.loads(text).items()
     )
-
-
-def hashed_shapes() -> tuple[HashedSource, ...]:
-    """Return the hashed sources of ``shapes.toml``, in its order."""
-    return tuple(map(HashedSource, named_shapes()))

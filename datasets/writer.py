@@ -34,6 +34,8 @@ from gatherbench.datasets.files import check_free_space, exclusive, new_folder
 _PREFIX_BYTES = np.lib.format.MAGIC_LEN + 2
 #: Elements written at a time from a whole table.
 _CHUNK = 1 << 22
+#: An array of whole numbers.
+Whole = NDArray[np.integer[Any]]
 
 
 class BadArrayError(DatasetError):
@@ -52,14 +54,13 @@ class DatasetWriter:
     written number of edges replaces that of ``spec``.
 
     Raises:
-        BadArrayError: while writing, a value that is no node or class, or not finite.
+        BadArrayError: a value is no node or class, or not finite.
         DatasetError: the place is not writable, or the disk is full; a part is missing, or differs
             in size from the spec.
     """
 
     def __init__(self, folder: Path, spec: DatasetSpec) -> None:
-        self.folder = folder
-        self.spec = spec
+        self.folder, self.spec = folder, spec
         self._files: dict[str, ArrayFile] = {}
         self._notes: list[str] = []
         self._context = self._publishing()
@@ -96,14 +97,12 @@ class DatasetWriter:
         """Save an optional array in a file of its own in the folder."""
         np.save(self._staged / name, values)
 
-    def write_columns(
-        self, columns: Iterable[tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]]
-    ) -> NDArray[np.int64]:
+    def write_columns(self, columns: Iterable[tuple[Whole, Whole]]) -> NDArray[np.int64]:
         """Write a graph in runs of columns: the number of in-neighbours of each (``[n]``), and
         these one after the other (``[sum]``); return the in-degrees."""
         degrees: list[NDArray[np.int64]] = []
 
-        def indices() -> Iterable[NDArray[np.integer[Any]]]:
+        def indices() -> Iterable[Whole]:
             for degree, rows in columns:
                 if int(degree.sum()) != len(rows) or degree.min(initial=0) < 0:
                     raise DatasetError(f"{self.folder}: degrees and in-neighbours disagree")
@@ -126,22 +125,17 @@ class DatasetWriter:
     def write_hashed(self) -> None:
         """Write no feature rows: make the table's file a hole (``DatasetSpec.hashed``)."""
         dtype = np.dtype(self.spec.feature_dtype)
-        shape = (self.spec.num_nodes, self.spec.feature_dim)
+        shape = self.spec.num_nodes, self.spec.feature_dim
         entry = self._files["features"] = ArrayFile.of("features", dtype, shape)
         with array_path(self._staged, "features").open("wb") as file:
             _write_header(file, "features", dtype, shape)
             file.truncate(entry.bytes)
 
-    def write_labels(self, labels: NDArray[np.integer[Any]]) -> None:
+    def write_labels(self, labels: Whole) -> None:
         """Write the labels ``[N]``: classes from 0, or -1 for a node without a label."""
         self._write("labels", np.int64, (labels,))
 
-    def write_splits(
-        self,
-        train: NDArray[np.integer[Any]],
-        val: NDArray[np.integer[Any]],
-        test: NDArray[np.integer[Any]],
-    ) -> None:
+    def write_splits(self, train: Whole, val: Whole, test: Whole) -> None:
         """Write the node ids of the three splits, each of any length, disjoint."""
         named = np.zeros(self.spec.num_nodes, np.bool_)
         for split, ids in zip(SPLITS, (train, val, test), strict=True):

@@ -16,7 +16,7 @@ from numba import njit
 from gatherbench.bench.sampling.kernels import Ids, Ints
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.datasets.dataset import GraphDataset
-from gatherbench.datasets.relations import read_relations
+from gatherbench.datasets.edges import read_relations
 
 
 class EdgeKinds:

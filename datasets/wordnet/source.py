@@ -8,35 +8,28 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatherbench.datasets.columns import edge_keys
 from gatherbench.datasets.download import Published
-from gatherbench.datasets.relations import write_edges
+from gatherbench.datasets.edges import edge_keys
 from gatherbench.datasets.source import Progress
-from gatherbench.datasets.writer import DatasetWriter
 
 #: 300 floats: a row of 1200 bytes, no multiple of a 128-byte cache line.
 FEATURE_DIM = 300
-
 #: Lexicographer files 00 to 44, lexnames(5WN).
 NUM_CLASSES = 45
-
 #: Pointer symbols of wninput(5WN) and their meanings; of several pointers the first here counts.
 SYMBOLS: dict[str, str] = Published("wordnet").known["pointers"]
 #: Kinds of edges: the node's pointer to its neighbour, or the inverse of the neighbour's pointer.
 RELATIONS = (*SYMBOLS.values(), *(f"inverse of {kind}" for kind in SYMBOLS.values()))
 
 TRAIN, VAL, TEST = 0, 1, 2
-
 SHIPPED = Path(__file__).with_name("wordnet.npz")
-_HERE = Path(__file__).parent
 _ROWS = 1 << 14  # rows of the table built at a time: 20 MB
-
 Words = NDArray[np.uint16]
 
 
@@ -47,25 +40,18 @@ class WordnetSource(Published):
     name: str = "wordnet"
 
     def prepare(self, folder: Path, scale: float, progress: Progress) -> None:
-        spec = self.estimate(scale)
         with np.load(SHIPPED) as shipped:
             arrays = {name: shipped[name] for name in shipped.files}
-        low = np.repeat(np.arange(spec.num_nodes), arrays["pair_counts"])
-        pairs = [(low, arrays["pair_ends"])]
-        keys = edge_keys(pairs, len(low), spec.num_nodes, self.name, undirected=True)
+        labels, split = arrays["labels"], arrays["split"]
+        low, high = np.repeat(np.arange(len(labels)), arrays["pair_counts"]), arrays["pair_ends"]
+        keys = edge_keys([(low, high)], len(low), len(labels), self.name, undirected=True)
         occur, kinds = np.unique(arrays["pair_kinds"][::-1].ravel(), return_inverse=True)
+        rows = gloss_features(arrays["word_counts"], arrays["word_slots"], progress)
+        splits = [np.flatnonzero(split == part) for part in (TRAIN, VAL, TEST)]
         relations = tuple(RELATIONS[kind] for kind in occur)
-        spec = replace(spec, relations=relations)
-        split = arrays["split"]
-        with DatasetWriter(folder, spec) as writer:
-            write_edges(writer, keys, kinds)
-            writer.write_features(
-                gloss_features(arrays["word_counts"], arrays["word_slots"], progress)
-            )
-            writer.write_labels(arrays["labels"])
-            writer.write_splits(*(np.flatnonzero(split == part) for part in (TRAIN, VAL, TEST)))
+        self.write(folder, keys, rows, labels, splits, kinds, relations=relations)
         # The licence requires its notice on every copy.
-        shutil.copy(_HERE / "LICENSE.WordNet", folder)
+        shutil.copy(SHIPPED.with_name("LICENSE.WordNet"), folder)
 
 
 def gloss_features(
@@ -74,15 +60,14 @@ def gloss_features(
     """Yield the feature table float32 ``[N, 300]`` in runs of rows.
 
     A row sums +1 or -1 in its words' columns (``tools/convert_wordnet.py``, ``word_slot``), and is
-    divided by its Euclidean length; it stays zero if all its words cancel. The sums are whole
-    numbers and IEEE 754 rounds square root and division correctly, so the result is exact
-    everywhere.
+    divided by its Euclidean length; it stays zero if all its words cancel. As sums are whole, and
+    IEEE 754 rounds square root and division correctly, the result is exact everywhere.
     """
     ends = np.cumsum(word_counts, dtype=np.int64)
     for first in range(0, len(word_counts), _ROWS):
         counts = word_counts[first : first + _ROWS]
-        start = 0 if first == 0 else int(ends[first - 1])
-        slots = word_slots[start : int(ends[first + len(counts) - 1])].astype(np.int64)
+        end = int(ends[first + len(counts) - 1])
+        slots = word_slots[end - int(counts.sum()) : end].astype(np.int64)
         cells = np.repeat(np.arange(len(counts)), counts) * FEATURE_DIM + slots // 2
         size = len(counts) * FEATURE_DIM
         table = np.bincount(cells, 1.0 - 2.0 * (slots % 2), size).reshape(-1, FEATURE_DIM)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from gatherbench.datasets.dataset import GraphDataset
-from gatherbench.datasets.relations import read_relations
+from gatherbench.datasets.edges import read_relations
 
 
 def edges_of(data: GraphDataset) -> list[tuple[int, int]]:

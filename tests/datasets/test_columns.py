@@ -5,9 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gatherbench.datasets import columns as module
-from gatherbench.datasets.columns import columns, edge_keys
+from gatherbench.datasets import edges as module
 from gatherbench.datasets.dataset import DatasetError
+from gatherbench.datasets.edges import columns, edge_keys
 
 EDGES = st.integers(1, 9).flatmap(
     lambda n: st.tuples(

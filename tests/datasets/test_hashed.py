@@ -13,11 +13,11 @@ from gatherbench.datasets.generated import ALPHA, MOST
 from gatherbench.datasets.registry import prepare_dataset
 from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import open_dataset
-from gatherbench.datasets.synthetic import HashedSource, hashed_shapes
+from gatherbench.datasets.synthetic import HashedSource, named_shapes
 
 from .hash_law import degrees, neighbours, rows_of_a_minibatch, splitmix64
 
-SOURCES = {source.name: source for source in hashed_shapes()}
+SOURCES = {source.name: source for source in map(HashedSource, named_shapes())}
 PAPERS = SOURCES["hashed-papers100M"]
 SCALE = 20_000 / PAPERS.shape.nodes
 

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatherbench.datasets.columns import columns, edge_keys
 from gatherbench.datasets.dataset import RELATIONS_FILE, DatasetError, GraphDataset
+from gatherbench.datasets.edges import columns, edge_keys, read_relations, write_edges
 from gatherbench.datasets.import_options import Import
 from gatherbench.datasets.importers import import_graph
 from gatherbench.datasets.ogb_source import table_of
-from gatherbench.datasets.relations import read_relations, write_edges
 from gatherbench.datasets.store import open_dataset
 
 from .edges import kinds_of

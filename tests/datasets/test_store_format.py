@@ -24,6 +24,7 @@ from gatherbench.datasets.dataset import (
     SPEC_FILE,
     DatasetSpec,
     _digest,
+    folder_bytes,
     read_spec,
     write_spec,
 )
@@ -31,7 +32,6 @@ from gatherbench.datasets.store import (
     DatasetError,
     data_root,
     dataset_folder,
-    folder_bytes,
     open_dataset,
 )
 from gatherbench.datasets.writer import DatasetWriter
