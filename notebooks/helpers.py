@@ -26,7 +26,7 @@ from gatherbench.bench.read.tables import Run, began, load_reference, load_run
 from gatherbench.bench.read.units import with_ends
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.drawing import Chart, draw
-from gatherbench.bench.show.looks import RC, ink, own_colour
+from gatherbench.bench.show.looks import RC, colour_of, ink
 from gatherbench.stats.interval import Interval, ratio_of
 from gatherbench.stats.judge import judge
 from gatherbench.strategies.registry import in_words
@@ -205,7 +205,7 @@ def curves(
         limits: names and heights of dotted lines across all panels, for published values.
     """
     names = dict.fromkeys(name for frame in panels.values() for name in frame["series"])
-    colours = {name: own_colour(name) or COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    colours = {name: colour_of(name, COLOURS[i % len(COLOURS)]) for i, name in enumerate(names)}
     with mpl.rc_context(RC | {"axes.grid.axis": "both"}):
         figure = Figure(figsize=(12, 4.2), layout="constrained")
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")

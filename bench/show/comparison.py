@@ -153,10 +153,8 @@ def compared(table: pd.DataFrame) -> list[Table]:
     texts = [f"{ratio:.2f}{_SIGNS.get(word, '')}" if ratio > 0 else "" for ratio, word in pairs]
     wide = timed.assign(text=texts).pivot(index=SERIES, columns="metric", values="text")
     if others:
-        columns = [
-            *WHAT[:3],
-            *(Column(name, name, short=name.replace("_", " ")) for name in others),
-        ]
+        named = (Column(name, name, short=name.replace("_", " ")) for name in others)
+        columns = [*WHAT[:3], *named]
         frame = first[SERIES].join(wide.reindex(columns=others), on=SERIES)
         title = "B / A of the other metrics"
         tables.append(Table("against-others", title, columns, frame, title))

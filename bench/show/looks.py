@@ -74,22 +74,16 @@ def explained(numbers: Collection[str]) -> str:
 
 
 @functools.cache
-def own_colour(strategy: str) -> str | None:
-    """Return the strategy's colour; ``None`` if it is unknown, or outside the palette."""
+def colour_of(strategy: str, other: str = "") -> str:
+    """Return the strategy's colour, a name of :data:`PALETTE`; else ``other`` or a default."""
+    from gatherbench.strategies.base import Strategy
     from gatherbench.strategies.registry import get
 
     try:
         colour = get(strategy).colour
-    except ValueError:
-        return None
-    return colour if colour in PALETTE else None
-
-
-def colour_of(strategy: str) -> str:
-    """Return the strategy's colour, a name of :data:`PALETTE`; a default for unknown strategies."""
-    from gatherbench.strategies.base import Strategy
-
-    return own_colour(strategy) or Strategy.colour
+    except ValueError:  # it is unknown
+        colour = ""
+    return colour if colour in PALETTE else other or Strategy.colour
 
 
 def ink(colour: str) -> str:
