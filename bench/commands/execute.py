@@ -36,7 +36,7 @@ from gatherbench.bench.plan.plan_file import USUAL, load_plan
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.check import check, first_of
 from gatherbench.bench.read.stopping import StoppingRule
-from gatherbench.bench.read.tables import Run, run_in
+from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.frames import RESTORE
 from gatherbench.bench.run.guards import status_of
 from gatherbench.bench.run.part import StoreError
@@ -183,7 +183,7 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
             if runner.unprepared:
                 left += f", {runner.unprepared} of them because their data could not be prepared"
             err.print(f"{left}. {again}", soft_wrap=True)
-        complete = ended.empty or finish(run_in(run.store), run.store, out, err)
+        complete = ended.empty or finish(load_run(run.store.folder), run.store, out, err)
     except RunStopped as stop:
         text = f"[red]stopped:[/] {escape(str(stop))}; every measurement is saved."
         err.print(f"{text} {again}", soft_wrap=True)
@@ -270,7 +270,7 @@ def finish(
 
     if profile is not None:
         frames = store.predicted(predict(run, profile))
-        run = replace(run_in(store, frames), going=run.going)
+        run = replace(load_run(folder, frames), going=run.going)
         with writing("predictions"):
             frames.write(folder)
     views = views_of(run)

@@ -133,13 +133,13 @@ def _predict_run(folder: Path, name: str, as_json: bool) -> None:
     """Replace a run's predictions by those for the profile ``name``, and show them."""
     from gatherbench.bench.commands.execute import finish, own_profile, usual_profile
     from gatherbench.bench.model.profile import load_profile
-    from gatherbench.bench.read.tables import run_in
+    from gatherbench.bench.read.tables import load_run
     from gatherbench.bench.run.guards import only_one
     from gatherbench.bench.run.store import RunStore, write_atomically
     from gatherbench.bench.show.views.registry import to_json
 
     store = RunStore.open(folder)
-    run = run_in(store)
+    run = load_run(folder)
     profile = load_profile(name) if name else own_profile(store)
     if profile is None:
         usual = usual_profile(str(store.plan().get("device", "")), run.machine)
@@ -157,10 +157,10 @@ def _predict_run(folder: Path, name: str, as_json: bool) -> None:
                 f"{store.profile_file}: cannot be written: {error}; free some space, or copy the"
                 " folder to a place where you may write and predict the copy"
             )
-        run = replace(run_in(store), going=False)  # it is this process that holds the folder
+        run = replace(load_run(folder), going=False)  # it is this process that holds the folder
         consoles = console(quiet=as_json), console(stderr=True)
         complete = finish(run, store, *consoles, "predict", everything=True)
     if as_json:
-        typer.echo(to_json(run_in(store)))
+        typer.echo(to_json(load_run(folder)))
     if not complete:
         raise typer.Exit(FAILED)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from dataclasses import field as given
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ from pydantic import TypeAdapter
 from gatherbench.bench.plan.doors import short_name
 from gatherbench.bench.plan.workload import Workload, ranks_of
 from gatherbench.bench.read.derive import (
+    baseline,
     ends_of,
     no_ratio_over,
     reasons,
-    reference_variant,
     repeat_logs,
     series_of,
+    sort_by,
     sort_series,
 )
 from gatherbench.bench.read.tables import CASE, Run
@@ -37,9 +38,6 @@ from gatherbench.stats.interval import Logs, ratio_of
 
 #: The axis that compares all paths off a disk.
 PATH = "path"
-#: A family's shared path, a series' value, and the value's position; ``None``: no such field.
-_Place = tuple[str, str, int] | None
-_FIELDS = {one.name for one in fields(Workload)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +137,6 @@ def axis(run: Run, field: str) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=columns).fillna({"reason": ""})
 
 
-# ---- columns -------------------------------------------------------------------------------------
-
-
 def _values(run: Run, metric: str) -> pd.Series[float]:
     """Return the values of a further column, by :data:`SERIES`."""
     if metric == "accuracy_by_then":
@@ -172,9 +167,7 @@ def accuracy_by_then(run: Run) -> pd.Series[float]:
     times = epochs.groupby(CASE)["epoch_s"].cumsum()
     curves = pd.DataFrame({"time_s": times, "accuracy": epochs["eval_test_accuracy"]}).dropna()
     curves = curves.groupby([*SERIES, "epoch"]).median()
-    alike = enumerate(run.alike(sampler="", seed=0))
-    family = {workload: number for number, (_, members) in alike for workload in members}
-    families = curves.index.get_level_values("workload").map(family)
+    families = curves.index.get_level_values("workload").map(run.families(sampler="", seed=0))
     by = curves["time_s"].groupby(SERIES).transform("max").groupby(families).transform("min")
     reached = curves["accuracy"].where(curves["time_s"] <= by)
     return reached.groupby(SERIES).last().fillna(0.0)
@@ -191,9 +184,6 @@ def _pooled(run: Run, logs: Mapping[Key, Logs], keys: Sequence[Key]) -> Logs:
     return Logs([float(np.mean(logs[key])) for key in keys], blocks)
 
 
-# ---- families ------------------------------------------------------------------------------------
-
-
 def disk_strategies(run: Run) -> list[str]:
     """Return the run's strategies that fetch off a disk, by what they declare."""
     declared = run.declared_medians["declared_disk_payload_bytes"]
@@ -203,40 +193,42 @@ def disk_strategies(run: Run) -> list[str]:
 def _families(run: Run, chosen: Axis) -> pd.DataFrame:
     """Return a line for each series of a family of several values, the first value first.
 
-    Columns: ``family`` (workloads, in words), ``path`` (what series share else), ``value``,
-    ``key`` (a :class:`Key`), ``measured``.
+    Columns: ``family`` (workloads, in words), ``path`` (what series share else), ``value``, its
+    ``place``, ``key`` (a :class:`Key`), ``measured``.
     """
     from gatherbench.strategies.registry import in_words  # imports torch
 
+    of_workloads = chosen.field in Workload.__dataclass_fields__
     plain = {chosen.field: chosen.plain, **chosen.merged, **({"seed": 0} if chosen.seeds else {})}
-    alike = enumerate(run.alike(**(plain if chosen.field in _FIELDS else {})))
-    families = {w: (n, " ".join(name.split())) for n, (name, members) in alike for w in members}
+    families = run.families(**(plain if of_workloads else {}))
+    families = {ident: " ".join(name.split()) for ident, name in families.items()}
     known = {key[:3]: key for key in series_of(run)}
     backend = next((key.backend for key in known.values()), "host")
-    disks, reference, lines = disk_strategies(run), reference_variant(run), []
+    disks, reference, lines = disk_strategies(run), baseline(run), []
+    gathers = [reference] if any(key[1:3] == reference for key in known.values()) else []
     cases = pd.DataFrame(run.plan["cases"])[SERIES[:3]].drop_duplicates()
     for case in sort_series(cases, run.workloads).itertuples(index=False, name=None):
         workload, strategy, variant = case
-        off_disk = strategy in disks
-        if chosen.field in _FIELDS:
+        off_disk, place = strategy in disks, None
+        if of_workloads:
             place = _by_field(run.plan["workloads"][workload], f"{strategy} {variant}", chosen)
-        elif chosen.field == PATH:
-            shown = off_disk or (strategy, variant) == reference
-            place = ("", in_words(strategy, variant), int(off_disk)) if shown else None
-        else:
+        elif chosen.field != PATH:
             place = None if off_disk else _by_parameter(strategy, variant, chosen.field)
+        elif off_disk or (strategy, variant) in gathers:
+            place = "", in_words(strategy, variant), int(off_disk)
         if place:
             key = known.get(case) or Key._make((*case, backend, "measured"))
-            lines.append((*families[case[0]], *place, key, case in known))
-    columns = ["number", "family", "path", "value", "place", "key", "measured"]
+            lines.append((families[workload], *place, key, case in known))
+    columns = ["family", "path", "value", "place", "key", "measured"]
     frame = pd.DataFrame(lines, columns=columns)
     groups = frame.groupby(["family", "path"], sort=False)
     frame["group"] = groups.ngroup()
     several = groups["value"].transform("nunique").gt(1) & groups["measured"].transform("any")
-    return frame[several].sort_values(["number", "group", "place"], kind="stable")
+    frame = frame[several].sort_values(["group", "place"], kind="stable")
+    return sort_by(frame, family=[*families.values()])
 
 
-def _by_field(workload: Mapping[str, Any], path: str, chosen: Axis) -> _Place:
+def _by_field(workload: Mapping[str, Any], path: str, chosen: Axis) -> tuple[str, str, int]:
     value = workload.get(chosen.field, chosen.plain)
     value = short_name(value) if isinstance(value, str) else value
     merged = [workload.get(name, plain) for name, plain in chosen.merged.items()]
@@ -245,7 +237,7 @@ def _by_field(workload: Mapping[str, Any], path: str, chosen: Axis) -> _Place:
     return path, " ".join(map(str, words)), place
 
 
-def _by_parameter(strategy: str, variant: str, parameter: str) -> _Place:
+def _by_parameter(strategy: str, variant: str, parameter: str) -> tuple[str, str, int] | None:
     from gatherbench.strategies.base import parameters  # imports torch
     from gatherbench.strategies.registry import named
 

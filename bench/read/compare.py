@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple
 from typing import Any
 
 import pandas as pd
 
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.read.derive import (
+    PATH,
     STAGES,
     noisy_series,
     reasons,
@@ -62,6 +62,8 @@ _REMEDIES = {
     "machines or environments": "compare the ratios that `gatherbench show` gives",
     "settings": "run the same plan",
 }
+#: Numbers of a set-up without a unit that are no choice: what `auto` measured before its own.
+_SEARCHED = "search_|over_kept "
 
 
 class CompareError(InputError):
@@ -99,7 +101,7 @@ def compare_runs(
         line
         for name in [name for name in METRICS if name in (metrics or METRICS)]
         for line in _judged(name, base, new, threshold)
-        if tuple(line.values())[:3] not in in_a ^ in_b
+        if line[:3] not in in_a ^ in_b
     ]
     table = pd.DataFrame([*_absent(base, new), *lines], columns=COLUMNS)
     if table["ratio"].isna().all():
@@ -116,47 +118,47 @@ def deciding(table: pd.DataFrame, metrics: Sequence[str] = ()) -> pd.DataFrame:
     return table[chosen | (table["verdict"] == "FAILED")]
 
 
-def _judged(name: str, base: Run, new: Run, threshold: float) -> Iterator[dict[str, Any]]:
+def _judged(name: str, base: Run, new: Run, threshold: float) -> Iterator[tuple[Any, ...]]:
     """Yield the line of each series in a metric."""
-    waits = [Waiting.of(run.env) for run in (base, new)]
-    unlike = f"threads waited {waits[0]} in A and {waits[1]} in B: measure both alike"
-    a, b = (_values(run, METRICS[name][0]) for run in (base, new))
+    (column, unit), waits = METRICS[name], [Waiting.of(run.env) for run in (base, new)]
+    a, b = (_values(run, column) for run in (base, new))
     noisy = {"A": noisy_series(base), "B": noisy_series(new)}
     series = {**a, **b}
     for key in series:
+        numbers: Sequence[float] = [math.nan] * 5
         if key not in a or key not in b:
-            word, where = ("NEW", "A") if key in b else ("MISSING", "B")
-            yield _line(key, name, word, f"no {name} in {where}")
-        elif key.basis == "declared":
-            values = [float(side[key][0]) for side in (a, b)]
-            judged = judge_exactly(*values)
-            yield _line(key, name, judged.word, judged.reason, *values, *judged.interval.ends)
+            verdict = ("NEW", f"no {name} in A") if key in b else ("MISSING", f"no {name} in B")
         elif not a[key] or not b[key]:
-            yield _line(key, name, "AMBIGUOUS", "a value of 0 has no ratio")
+            verdict = "AMBIGUOUS", "a value of 0 has no ratio"
+        elif key.basis == "declared":
+            judged = judge_exactly(a[key][0], b[key][0])
+            verdict = judged.word, judged.reason
+            numbers = [a[key][0], b[key][0], *judged.interval.ends]
         else:
             busy = [
                 f"other work had {cores[key]:.1f} cores in {run}"
                 for run, cores in noisy.items()
                 if key in cores
             ]
+            ratio = ratio_of(b[key], a[key])
+            more, family = unit.endswith("/s"), len(series)
             judged = judge(
-                ratio_of(b[key], a[key]),
-                threshold=threshold,
-                more_is_better=METRICS[name][1].endswith("/s"),
-                family=len(series),
-                busy=", ".join(busy),
+                ratio, threshold=threshold, more_is_better=more, family=family, busy=", ".join(busy)
             )
-            alike = waits[0].variables == waits[1].variables
-            verdict = (judged.word, judged.reason) if alike else ("UNLIKE", unlike)
-            values = [interval_of(logs[key]).value for logs in (a, b)]
-            yield _line(key, name, *verdict, *values, *astuple(judged.interval)[:3])
+            verdict = judged.word, judged.reason
+            if waits[0].variables != waits[1].variables:
+                how = f"threads waited {waits[0]} in A and {waits[1]} in B"
+                verdict = "UNLIKE", f"{how}: measure both alike"
+            means = [interval_of(logs[key]).value for logs in (a, b)]
+            numbers = [*means, ratio.value, ratio.low, ratio.high]
+        yield (*key, name, unit, *numbers, *verdict)
 
 
 def _values(run: Run, column: str) -> dict[Key, Logs]:
     """Return each series' declared value, or logarithms; none of these if a value is 0."""
     if column.startswith("declared_"):
         declared = run.declared_medians[column].dropna()
-        keys = [Key._make([*series, "declared"]) for series in declared.index]
+        keys = [Key._make((*of, "declared")) for of in declared.index]
         return {key: Logs([n]) for key, n in zip(keys, declared, strict=True)}
     known = run.measured[column].dropna()
     logs = repeat_logs(known[known > 0], run.measured["block"])
@@ -165,32 +167,26 @@ def _values(run: Run, column: str) -> dict[Key, Logs]:
     return {key: logs[key] if n > 0 else Logs(()) for key, n in zip(keys, least, strict=True)}
 
 
-def _absent(base: Run, new: Run) -> Iterator[dict[str, Any]]:
+def _absent(base: Run, new: Run) -> Iterator[tuple[Any, ...]]:
     """Yield the cases that one run lacks, and those that failed only in B."""
     (in_a, bad_a), (in_b, bad_b) = (
         ({key[:3]: key.backend for key in series_of(run)}, reasons(run)) for run in (base, new)
     )
     for case in {**in_a, **in_b, **bad_b}:
-        status_a, _ = bad_a.get(case, ("", ""))
-        status_b, reason = bad_b.get(case, ("", ""))
-        if status_b == "failed" != status_a:
-            word, why = "FAILED", f"failed in B: {reason}"
+        status, reason = bad_b.get(case, ("", ""))
+        if status == "failed" != bad_a.get(case, ("",))[0]:
+            verdict = "FAILED", f"failed in B: {reason}"
         elif (case in in_a) != (case in in_b):
             word, where, bad = ("MISSING", "B", bad_b) if case in in_a else ("NEW", "A", bad_a)
             status, reason = bad.get(case, ("", ""))
-            why = f"{status} in {where}: {reason}" if status else f"not in {where}'s plan"
+            verdict = word, f"{status} in {where}: {reason}" if status else f"not in {where}'s plan"
         else:
             continue
-        backend = in_b.get(case) or in_a.get(case, "")
-        yield _line(Key(*case, backend, "measured"), "epoch", word, why)
+        key = Key(*case, in_b.get(case) or in_a.get(case, ""), "measured")
+        yield (*key, "epoch", METRICS["epoch"][1], *[math.nan] * 5, *verdict)
 
 
-def _line(key: Key, metric: str, word: str, reason: str, *numbers: float) -> dict[str, Any]:
-    fields = (*key, metric, METRICS[metric][1], *(numbers or (math.nan,) * 5), word, reason)
-    return dict(zip(COLUMNS, fields, strict=True))
-
-
-# ---- which runs can be compared ------------------------------------------------------------------
+# ---- which runs can be compared, and what changed ------------------------------------------------
 
 
 def _check_comparable(base: Run, new: Run) -> None:
@@ -229,6 +225,30 @@ def _minibatches(run: Run) -> pd.Series[Any]:
 def changes(base: Run, new: Run) -> list[str]:
     """Return other changes that may explain a difference: code, kernel, driver, libraries."""
     return sorted(_differing(*(_facts(run)["software"] for run in (base, new))))
+
+
+def choices(base: Run, new: Run) -> pd.DataFrame:
+    """Return what paths chose otherwise while they were set up, such as their threads.
+
+    Columns: ``workload``, ``strategy``, ``variant``, ``choice``, and its values ``a`` and ``b``.
+    """
+    both = pd.concat([_chosen(base), _chosen(new)], axis=1, keys=["a", "b"], join="inner")
+    return sort_series(both[both["a"] != both["b"]].reset_index(), base.workloads)
+
+
+def _chosen(run: Run) -> pd.Series[str]:
+    """Return the numbers without a unit of each path's set-up, in words, by path and name."""
+    metrics = run.columns.query("stage == 'setup' and unit == '1'")["metric"]
+    metrics = metrics[~metrics.str.match(_SEARCHED)]
+    steps = run.ended.loc[run.ended["used"], metrics.index].set_axis(metrics, axis=1)
+    long = steps.reset_index()[[*PATH, *metrics]].melt(PATH, var_name="choice").dropna()
+    long = long.sort_values(["choice", "value"])
+    name = long["choice"].str.extract("^kept (.*)")[0]  # of the path that `auto` kept
+    long["value"] = name.fillna(long["value"].map("{:g}".format))
+    long["choice"] = long["choice"].mask(name.notna(), "kept")
+    values = long.groupby([*PATH, "choice"])["value"]
+    texts: pd.Series[str] = values.agg(lambda of: " or ".join(dict.fromkeys(of)))
+    return texts
 
 
 def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:

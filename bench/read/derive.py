@@ -16,7 +16,7 @@ import pandas as pd
 
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import BASES, SERIES, Key
-from gatherbench.stats.interval import Logs, ratio_of
+from gatherbench.stats.interval import Interval, Logs, ratio_of
 
 STAGES = ("sample", "fetch", "train")
 #: Parts of ``train`` if several ranks train together: the exchange of gradients once all have
@@ -33,10 +33,10 @@ NOT_RUN = {
 #: An epoch is host-bound if issuing takes more than this share of it, and the GPU then has at most
 #: this many steps left.
 BOUND_SHARE, BOUND_STEPS = 2 / 3, 2.0
-#: Roles of paths whose host work for a fetch is only issuing it: others may work meanwhile.
+#: Roles of paths whose host work for a fetch is only issuing it, and of those that gather on it.
 _ISSUED = ("zero_copy", "upper_bound", "no_fetch", "control")
-_GATHERS = ("baseline", "conventional")
-_PATH = SERIES[:3]
+GATHERS = ("baseline", "conventional")
+PATH = SERIES[:3]
 
 # ---- epochs --------------------------------------------------------------------------------------
 
@@ -47,10 +47,9 @@ def spread(values: pd.Series[float]) -> pd.DataFrame:
     It has a line per series.
     """
     of_series = values.dropna().groupby(SERIES)
-    table = of_series.agg(["median", "count"])
-    table.insert(1, "low", of_series.quantile(0.25))
-    table.insert(2, "high", of_series.quantile(0.75))
-    return sort_series(table.reset_index())
+    low, high = of_series.quantile(0.25), of_series.quantile(0.75)
+    table = pd.DataFrame({"median": of_series.median(), "low": low, "high": high})
+    return sort_series(table.assign(count=of_series.size()).reset_index())
 
 
 def epoch_times(run: Run) -> pd.DataFrame:
@@ -89,12 +88,9 @@ def repeat_logs(values: pd.Series[float], blocks: pd.Series[int] | None = None) 
     known = values.dropna()
     paired: dict[Key, dict[float, dict[int, float]]] = defaultdict(dict)
     if blocks is not None:
-        process = blocks.reindex(known.index)
-        for (*series, _, epoch), log, block in zip(
-            known.index, np.log(known), process, strict=True
-        ):
-            if block >= 0:
-                paired[Key(*series)].setdefault(block, {})[epoch] = log
+        logs = pd.DataFrame({"block": blocks.reindex(known.index), "log": np.log(known)})
+        for (*series, _, epoch), block, log in logs[logs["block"] >= 0].itertuples(name=None):
+            paired[Key(*series)].setdefault(block, {})[epoch] = log
     medians = known.groupby(CASE, sort=False).median()
     repeats = pd.Series(np.log(medians), medians.index).groupby(SERIES, sort=False)
     by_series = {Key._make(series): logs for series, logs in repeats}
@@ -106,38 +102,36 @@ def epoch_logs(run: Run) -> dict[Key, Logs]:
     return repeat_logs(run.measured["epoch_s"], run.measured["block"])
 
 
+def over(own: Logs, base: Logs) -> Interval:
+    """Return :func:`~gatherbench.stats.interval.ratio_of`; over itself it is 1 by definition."""
+    return Interval(1.0, 1.0, 1.0, len(own)) if own is base else ratio_of(own, base)
+
+
 def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive") -> pd.DataFrame:
     """Return the reference's measured epoch over that of each series, on the same workload.
 
     Geometric means of the repeats' median epochs; of paths that took turns, of their blocks' ratios
-    by process. ``low``, ``high``: the 95 % interval, NaN for one repeat
-    (:func:`gatherbench.stats.interval.ratio_of`). Over itself the ratio is 1 by definition.
-    Columns: :data:`SERIES`, ``speedup``, ``low``, ``high``. A series without a reference is left
-    out. Undecided ratios are included (:func:`no_ratio_over`).
+    by process. Columns: :data:`SERIES`, ``speedup``, and its 95 % interval ``low``, ``high`` (NaN
+    for one repeat). A series without a reference is left out. Undecided ratios are included
+    (:func:`no_ratio_over`).
     """
-    logs, lines = epoch_logs(run), list[tuple[object, ...]]()
+    logs, lines = epoch_logs(run), []
     for key, own in logs.items():
-        reference = logs.get(key._replace(strategy=strategy, variant=variant))
-        if reference is not None:
-            ratio = ratio_of(reference, own).ends
-            lines.append((*key, *((1.0,) * 3 if reference is own else ratio)))
+        if base := logs.get(key._replace(strategy=strategy, variant=variant)):
+            lines.append((*key, *over(base, own).ends))
     return sort_series(pd.DataFrame(lines, columns=[*SERIES, "speedup", "low", "high"]))
 
 
-def reference_variant(run: Run) -> tuple[str, str] | None:
+def baseline(run: Run) -> tuple[str, str]:
     """Return the reference of speed-ups: the paper's baseline, ``cpu_gather naive``.
 
-    If a run lacks that, the first other strategy and variant with a CPU gather, or ``None``.
+    If that was not measured: the first other strategy and variant with a CPU gather, if any.
     """
     paths = pd.DataFrame(series_of(run), columns=SERIES).drop_duplicates(SERIES[1:3])
     paths["role"] = roles_of(paths)  # "baseline" sorts before "conventional"
-    gathers = paths[paths["role"].isin(_GATHERS)].sort_values(["role", *SERIES[1:3]])
-    return next(gathers[SERIES[1:3]].itertuples(index=False, name=None), None)
-
-
-def baseline(run: Run) -> tuple[str, str]:
-    """Return :func:`reference_variant`, or the paper's if none was measured."""
-    return reference_variant(run) or ("cpu_gather", "naive")
+    gathers = paths[paths["role"].isin(GATHERS)].sort_values(["role", *SERIES[1:3]])
+    measured = gathers[SERIES[1:3]].itertuples(index=False, name=None)
+    return next(measured, ("cpu_gather", "naive"))
 
 
 def predictions(run: Run) -> pd.DataFrame:
@@ -149,19 +143,16 @@ def predictions(run: Run) -> pd.DataFrame:
     names = {"epoch_s": "median", "fetch_s": "fetch", "train_s": "train"}
     known = run.predicted.rename(columns=names).dropna(subset="median")
     table = sort_series(known.reset_index()[[*SERIES, *names.values()]])
-    over = baseline(run)
+    strategy, variant = baseline(run)
     noisy = modelled_from_noisy(run)
     quiet = table.loc[[Key(*key) not in noisy for key in table[SERIES].to_numpy()]]
-    base = quiet[(quiet["strategy"] == over[0]) & (quiet["variant"] == over[1])]
+    base = quiet[(quiet["strategy"] == strategy) & (quiet["variant"] == variant)]
     epochs = quiet["workload"].map(base.set_index("workload")["median"]).astype(float)
     return table.assign(speedup=epochs / quiet["median"])
 
 
 def speedups(run: Run) -> pd.DataFrame:
-    """Return :func:`speedup_over` the baseline, then predictions'.
-
-    These have no interval: both ends are the ratio.
-    """
+    """Return :func:`speedup_over` the baseline, then predictions', whose ends are the ratio."""
     measured = speedup_over(run, *baseline(run))
     modelled = predictions(run)[[*SERIES, "speedup"]].dropna()
     modelled["low"] = modelled["high"] = modelled["speedup"]
@@ -185,8 +176,7 @@ def modelled_from_noisy(run: Run) -> set[Key]:
     They have no valid ratios, as other work has lengthened these times.
     """
     noisy = noisy_series(run)
-    quiet = {series.workload for series in series_of(run) if series not in noisy}
-    lent = {series.workload for series in noisy} - quiet
+    lent = {key.workload for key in noisy} - {k.workload for k in series_of(run) if k not in noisy}
     borrowing = run.predicted.index[run.predicted["borrowed"].notna()]
     return {Key(*names[:5]) for names in borrowing if names[0] in lent}
 
@@ -250,7 +240,7 @@ def issue_shares(run: Run) -> pd.DataFrame:
     timed["issued"] = timed["train"] + timed["draw"].fillna(0.0)
     timed["issued"] += timed["fetch"].where(roles.isin(_ISSUED), 0.0)
     bound = (timed["issued"] > BOUND_SHARE) & (timed["issue_steps_left"] <= BOUND_STEPS)
-    return sort_series(timed.assign(bound=bound & ~roles.isin(_GATHERS)))
+    return sort_series(timed.assign(bound=bound & ~roles.isin(GATHERS)))
 
 
 # ---- what was not measured -----------------------------------------------------------------------
@@ -264,27 +254,26 @@ def problems(run: Run) -> pd.DataFrame:
     ``not run``), ``reason`` (of the first such repeat), ``repeats`` (a number), ``of`` (planned,
     and measured beyond the plan until the epoch was precise).
     """
-    keys = [*_PATH, "repeat"]
+    keys = [*PATH, "repeat"]
     planned = pd.DataFrame(run.plan["cases"], columns=keys)
     cases = planned.merge(run.ended.reset_index()[[*keys, "status", "reason"]], "outer", keys)
     not_run = cases["status"].isna()
     cases.loc[not_run, ["status", "reason"]] = ["not run", NOT_RUN[run.going]]
-    cases["of"] = cases.groupby(_PATH)["repeat"].transform("count")
-    bad = cases[cases["status"] != "ok"].sort_values("repeat").groupby(_PATH, as_index=False)
+    cases["of"] = cases.groupby(PATH)["repeat"].transform("count")
+    bad = cases[cases["status"] != "ok"].sort_values("repeat").groupby(PATH, as_index=False)
     how = {"status": "first", "reason": "first", "repeat": "count", "of": "first"}
     return sort_series(bad.agg(how).rename(columns={"repeat": "repeats"}))
 
 
 def reasons(run: Run) -> dict[tuple[str, str, str], tuple[str, str]]:
     """Return status and reason of each line of :func:`problems`, by workload, strategy, variant."""
-    lines = problems(run)[[*_PATH, "status", "reason"]]
+    lines = problems(run)[[*PATH, "status", "reason"]]
     return {(w, s, v): (status, why) for w, s, v, status, why in lines.itertuples(index=False)}
 
 
 def reasons_of(run: Run, *columns: str) -> pd.DataFrame:
-    """Return why numbers of whole cases are missing in these columns, the first column's first.
-
-    Columns: those of :attr:`Run.reasons`.
+    """Return the lines of :attr:`Run.reasons` why whole cases lack numbers of these columns, the
+    first column's first.
     """
     why = run.reasons
     why = why[why["column"].isin(columns) & (why["status"] != "ok") & (why["rank"] < 0)]
@@ -294,8 +283,8 @@ def reasons_of(run: Run, *columns: str) -> pd.DataFrame:
 def unpredicted(run: Run) -> pd.DataFrame:
     """Return the predictions without an epoch, their ``machine``, and the ``reason``."""
     missing = run.predicted[run.predicted["epoch_s"].isna()].reset_index()
-    why = reasons_of(run, "epoch_s").query("basis == 'predicted'")[[*_PATH, "reason"]]
-    return missing[[*SERIES, "machine"]].merge(why.drop_duplicates(_PATH), on=_PATH, how="left")
+    why = reasons_of(run, "epoch_s").query("basis == 'predicted'")[[*PATH, "reason"]]
+    return missing[[*SERIES, "machine"]].merge(why.drop_duplicates(PATH), on=PATH, how="left")
 
 
 # ---- roles, order, and columns of three ----------------------------------------------------------

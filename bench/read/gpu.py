@@ -24,7 +24,6 @@ from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES
 
 #: Largest reads that a GPU may make, B; requests are declared for the first.
 LARGEST_READS = (128, 64)
-_MEASURED = ("median", "low", "high", "count")
 
 
 def idle_power_w(run: Run) -> float | None:
@@ -71,13 +70,13 @@ def requests_declared(columns: Iterable[object]) -> dict[int, str]:
 def link_bytes(run: Run) -> pd.DataFrame:
     """Return bytes from host to device in an epoch of each series whose traffic was measured.
 
-    Columns: :data:`~gatherbench.bench.run.rows.SERIES`; ``payload`` (of the path's rows);
-    ``read`` (whole sectors of its reads, and its copies, ids among them); ``link_128`` and
-    ``link_64`` (that with the header of each completion, if these are the GPU's largest reads, and
-    with the calibrated cost of a copied byte); ``median``, ``low``, ``high`` and
-    ``count`` (measured, over epochs: quartiles). NaN if requests were not counted. Edges that
-    are copied for training are measured and not counted: with sampling on the GPU there are none.
-    Reads of neighbour lists in host memory, while a GPU draws, are counted as rows are.
+    Columns: :data:`SERIES`; ``payload`` (of the path's rows); ``read`` (whole sectors of its reads,
+    and its copies, ids among them); ``link_128`` and ``link_64`` (that with the header of each
+    completion, if these are the GPU's largest reads, and with the calibrated cost of a copied
+    byte); those of :func:`~gatherbench.bench.read.derive.spread` (measured, over epochs). NaN if
+    requests were not counted. Edges that are copied for training are measured and not counted: with
+    sampling on the GPU there are none. Reads of neighbour lists in host memory, while a GPU draws,
+    are counted as rows are.
     """
     measured = spread(run.measured["link_rx_bytes"])
     table = measured.join(run.declared_medians.droplevel("backend"), on=SERIES[:3])
@@ -85,12 +84,12 @@ def link_bytes(run: Run) -> pd.DataFrame:
     counts = table[[*sizes.values()]]
     uncounted = (table["declared_gpu_link_read_bytes"] > 0) & counts.isna().all(axis=1)
     counts = counts.fillna(0.0)
+    links = {"payload": table["declared_payload_bytes"]}
     read = copies * 0.0 + counts.to_numpy() @ [*sizes]
-    links = {"read": read + copies}
+    links["read"] = (read + copies).mask(uncounted)
     for largest in LARGEST_READS:
         completions = counts.to_numpy() @ [math.ceil(size / largest) for size in sizes]
         headers = completions * COMPLETION_HEADER_BYTES
-        links[f"link_{largest}"] = read + headers + copies * (copied_ratio(run) or 1.0)
-    links = {name: column.mask(uncounted) for name, column in links.items()}
-    table = table.assign(payload=table["declared_payload_bytes"], **links)
-    return sort_series(table[[*SERIES, "payload", *links, *_MEASURED]], run.workloads)
+        link = read + headers + copies * (copied_ratio(run) or 1.0)
+        links[f"link_{largest}"] = link.mask(uncounted)
+    return sort_series(table.assign(**links)[[*measured, *links]], run.workloads)

@@ -18,19 +18,21 @@ import numpy as np
 import pandas as pd
 
 from gatherbench.bench.read.derive import (
+    GATHERS,
     baseline,
     ends_of,
     epoch_logs,
     host_bound,
     mostly_noisy,
     noisy_series,
+    over,
     sort_by,
     spread,
 )
 from gatherbench.bench.read.gpu import gpu_energy, idle_power_w
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import SERIES, Key
-from gatherbench.stats.interval import Interval, Logs, ratio_of
+from gatherbench.stats.interval import Interval, Logs
 from gatherbench.stats.judge import PathWord, is_open, judge
 
 #: The gathers over which there are ratios: fields of a :class:`Standing`.
@@ -48,7 +50,6 @@ class Standing:
     """The measured paths of one workload.
 
     Attributes:
-        workload: of all of them.
         logs: the epochs of every series, limits included, for ratios.
         ranked: those that are compared, the shortest median epoch first: the order of tables and
             sentences.
@@ -72,12 +73,9 @@ class Standing:
         """The first in order of the paths that no other is measurably faster than."""
         return next((key for key in self.ranked if self.rank(key)[0] == 1), self.ranked[0])
 
-    def speedup(self, key: Key, over: Key | None = None) -> Interval:
-        """Return the speed of an epoch over that of ``over``, or of the first ranked path."""
-        base = over or self.ranked[0]
-        if key == base:
-            return Interval(1.0, 1.0, 1.0, len(self.logs[key]))
-        return ratio_of(self.logs[base], self.logs[key])
+    def speedup(self, key: Key, base: Key | None = None) -> Interval:
+        """Return the speed of an epoch over that of ``base``, or of the first ranked path."""
+        return over(self.logs[base or self.ranked[0]], self.logs[key])
 
     def rank(self, key: Key) -> tuple[int, int]:
         """Return the least and the greatest rank that a ranked path may have."""
@@ -100,23 +98,24 @@ def standings(run: Run) -> list[Standing]:
     noisy = () if busy else noisy_series(run)
     lines = []
     for workload in run.workloads:
-        of_workload = {key: own for key, own in logs.items() if key.workload == workload}
-        if not of_workload:
+        own = {key: log for key, log in logs.items() if key.workload == workload}
+        if not own:
             continue
-        roles = {key: role_of(*key[1:3]) for key in of_workload if key not in noisy}
+        roles = {key: role_of(*key[1:3]) for key in own if key not in noisy}
         free = [key for key, role in roles.items() if role not in {*UNRANKED, "upper_bound"}]
         ranked = sorted(free, key=lambda key: float(medians[tuple(key)]))
         words: dict[tuple[Key, Key], PathWord] = {}
         for path, other in combinations(ranked, 2):
-            ratio = ratio_of(logs[path], logs[other])
-            word = "HOST-BOUND" if {path, other} <= bound else judge(ratio).word
+            word = (
+                "HOST-BOUND" if {path, other} <= bound else judge(over(own[path], own[other])).word
+            )
             words[path, other] = word = "AMBIGUOUS" if busy else word
             words[other, path] = _INVERSE.get(word, word)
-        gathers = [key for key in ranked if roles[key] in ("baseline", "conventional")]
+        gathers = [key for key in ranked if roles[key] in GATHERS]
         best = next(iter(gathers), None)
         base = next((key for key in gathers if key[1:3] == pair), best)
         limit = next((key for key, role in roles.items() if role == "no_fetch"), None)
-        lines.append(Standing(workload, of_workload, ranked, best, base, limit, words))
+        lines.append(Standing(workload, own, ranked, best, base, limit, words))
     return lines
 
 

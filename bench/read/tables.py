@@ -5,10 +5,9 @@
     run.measured["fetch_s"]                            # epochs that count, by series and repeat
     run.predicted["epoch_s"], run.declared["declared_payload_bytes"], run.ended["setup_open_s"]
 
-These frames hold everything: a derived value is a column of them
-(:mod:`gatherbench.bench.read.derive`), or a median, a ratio or a verdict of such a column. A column
-that :data:`~gatherbench.bench.run.frames.KNOWN` names exists in each run, NaN if it was not
-observed.
+These frames hold everything: a derived value is a column of them (``derived.toml``), or a median, a
+ratio or a verdict of such a column. A column that :data:`~gatherbench.bench.run.frames.KNOWN` names
+exists in each run, NaN if it was not observed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from gatherbench.bench.run.agreement import STILL_RIGHT, judged, right_in
 from gatherbench.bench.run.frames import CASE_KEYS, EPOCH_KEYS, KNOWN, Frames, among, ids_in
 from gatherbench.bench.run.guards import is_running
 from gatherbench.bench.run.part import LISTS
-from gatherbench.bench.run.rows import SERIES, table_of
+from gatherbench.bench.run.rows import BASES, SERIES, table_of
 from gatherbench.bench.run.store import RunStore, read_observations
 from gatherbench.outside import read_json
 
@@ -43,7 +42,8 @@ __all__ = ["Run", "RunError", "load_run"]
 
 #: The key of a measured or predicted case.
 CASE = [*SERIES, "repeat"]
-_KEYS = {*EPOCH_KEYS, *CASE_KEYS}
+#: The key of a case's declared values.
+_DECLARING = [name for name in CASE if name != "basis"]
 _DECLARED = [name for name in KNOWN if name.startswith("declared_")]
 _DERIVED: dict[str, dict[str, str]] = tomllib.loads(
     Path(__file__).with_name("derived.toml").read_text(encoding="utf-8")
@@ -53,7 +53,7 @@ TICK_S = 0.01
 #: ``results/reference/``, as it travels with the package.
 REFERENCE = Path(gatherbench.__file__).with_name("reference")
 _METERED = ["system_cpu_busy_s", "cpu_user_s", "cpu_system_s", "window_s"]
-_ABOUT = ("unit", "source", "meaning", "stage", "metric", "declared")
+_ABOUT = ["unit", "source", "meaning", "stage", "metric", "declared"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,14 +61,13 @@ class Run:
     """One run, as its folder holds it. The epochs of a case that is no result are left out.
 
     Attributes:
-        folder: its folder.
         plan: the resolved plan.
         env: the machine, see :func:`gatherbench.bench.machine.env.describe_machine`.
-        epochs: a line per epoch (of a prediction: a line per end of its range), and of each
-            rank that has one. Columns: :data:`gatherbench.bench.run.frames.EPOCH_KEYS`; ``noisy``
-            (the machine had too much other work while the case ran) and ``used`` (it counts);
-            then the observations, with the unit in the name. A missing value is NaN.
-        cases: a line per case: how it ended, its set-up, its checks. Columns:
+        epochs: a line per epoch (of a prediction: a line per end of its range), and of each rank
+            that has one: :data:`gatherbench.bench.run.frames.EPOCH_KEYS`; ``noisy`` (the machine
+            had too much other work while the case ran) and ``used`` (it counts); then the
+            observations, with the unit in the name. A missing value is NaN.
+        cases: a line per case: how it ended, its set-up, its checks:
             :data:`gatherbench.bench.run.frames.CASE_KEYS`; ``noisy``, ``used`` and ``other_cores``
             (that other work had while the case ran); then the observations.
         reasons: why a number is missing: a line for each case and column, or for single epochs
@@ -110,10 +109,9 @@ class Run:
         waited = epochs["host_wait_sample_s"]
         if self.sampler_workers == 0 and self.drawn not in GPU_SAMPLING:
             waited = waited.fillna(0.0)  # the loop itself draws minibatches: it never waits
+        names = ["declared_row_bytes", "declared_disk_payload_bytes", "declared_lookahead"]
         series = pd.MultiIndex.from_frame(epochs.reset_index()[SERIES[:4]])
-        declared = self.declared_medians.reindex(series).set_axis(epochs.index)
-        names = ("row_bytes", "disk_payload_bytes", "lookahead")
-        given = declared[[f"declared_{name}" for name in names]]
+        given = self.declared_medians[names].reindex(series).set_axis(epochs.index)
         return _derived("measured", epochs, **given, waited=waited)
 
     @cached_property
@@ -135,13 +133,13 @@ class Run:
         the workload.
         """
         seen = pd.concat([self.measured.droplevel("epoch"), self.ended[self.ended["used"]]])
-        others = [name for name in seen if name in _KEYS or str(name).startswith("declared_")]
-        declared = self.declared_medians
-        drawn = declared.filter(like="declared_sample_").columns
-        medians = seen.drop(columns=others).astype(float).groupby(SERIES).median()
-        medians = medians.join(declared.drop(columns=drawn), on=SERIES[:4])
-        of_minibatches = self.declared.reindex(columns=drawn).groupby("workload").median()
-        return _derived("medians", medians.join(of_minibatches, on="workload"))
+        others = [*EPOCH_KEYS, *CASE_KEYS, *seen.filter(regex="^declared_")]
+        numbers = seen.drop(columns=others, errors="ignore").astype(float)
+        medians = numbers.groupby(SERIES).median()
+        drawn = self.declared.filter(like="declared_sample_").groupby("workload").median()
+        declared = self.declared_medians.drop(columns=drawn.columns)
+        medians = medians.join(declared, on=SERIES[:4]).join(drawn, on="workload")
+        return _derived("medians", medians)
 
     @cached_property
     def predicted(self) -> pd.DataFrame:
@@ -171,13 +169,12 @@ class Run:
     @property
     def run_id(self) -> str:
         """The run's id, as in its lines: the folder may have been renamed."""
-        names = [*self.cases["run"][:1], *self.epochs["run"][:1]]
-        return str(names[0]) if names else self.folder.name
+        return next(iter(self._all("run")), self.folder.name)
 
     @cached_property
     def machine(self) -> str:
         """The machine that measured; empty before any measurement. Predictions name another."""
-        return ", ".join(self._all("machine", "basis == 'measured'"))
+        return ", ".join(self._all("machine", ["measured"]))
 
     @cached_property
     def commit(self) -> str:
@@ -187,11 +184,11 @@ class Run:
     @cached_property
     def has_gpu(self) -> bool:
         """Whether any case was measured on a GPU."""
-        return "cuda" in self._all("backend", "basis == 'measured'")
+        return "cuda" in self._all("backend", ["measured"])
 
-    def _all(self, column: str, chosen: str = "rank == rank") -> list[str]:
-        frames = (self.epochs.query(chosen)[column], self.cases.query(chosen)[column])
-        return sorted({str(value) for frame in frames for value in frame})
+    def _all(self, column: str, bases: Sequence[str] = BASES) -> list[str]:
+        tables = (table[table["basis"].isin(bases)] for table in (self.cases, self.epochs))
+        return sorted({str(value) for table in tables for value in table[column].unique()})
 
     @property
     def workloads(self) -> list[str]:
@@ -202,9 +199,8 @@ class Run:
     def drawn(self) -> str:
         """The source of its minibatches: as planned, and ``live`` if the GPU could not draw."""
         sampling = str(self.plan["measure"].get("sampling", "live"))
-        return (
-            "live" if sampling in GPU_SAMPLING and "cuda" not in self._all("backend") else sampling
-        )
+        could = sampling not in GPU_SAMPLING or "cuda" in self._all("backend")
+        return sampling if could else "live"
 
     @cached_property
     def minibatches(self) -> str:
@@ -229,17 +225,16 @@ class Run:
         """The workloads in words, by id: for titles and sentences."""
         return workload_names(self.plan["workloads"])
 
-    def alike(self, **plain: object) -> list[tuple[str, list[str]]]:
-        """Group workloads that differ at most in these fields: name in words, and ids; by plan.
+    def families(self, **plain: object) -> dict[str, str]:
+        """Return by workload, in the plan's order, a name of all that differ at most in fields.
 
-        ``plain``: the fields' default values; plans may be older than a field.
+        ``plain``: their default values; plans may be older than a field.
         """
-        same = {ident: {**fields, **plain} for ident, fields in self.plan["workloads"].items()}
-        groups: dict[str, list[str]] = {}
-        for ident, fields in same.items():
-            groups.setdefault(json.dumps(fields, sort_keys=True), []).append(ident)
-        names = workload_names({ids[0]: same[ids[0]] for ids in groups.values()})
-        return [(names[ids[0]], ids) for ids in groups.values()]
+        same = {ident: {**of, **plain} for ident, of in self.plan["workloads"].items()}
+        texts = {ident: json.dumps(of, sort_keys=True) for ident, of in same.items()}
+        first = {text: ident for ident, text in reversed(texts.items())}
+        names = workload_names({ident: same[ident] for ident in first.values()})
+        return {ident: names[first[text]] for ident, text in texts.items()}
 
 
 def _derived(name: str, frame: pd.DataFrame, **given: pd.Series[float]) -> pd.DataFrame:
@@ -255,22 +250,14 @@ def _whole(frame: pd.DataFrame, known: Sequence[str] = tuple(KNOWN)) -> pd.DataF
     return frame.reindex(columns=list(dict.fromkeys([*frame, *known])))
 
 
-def load_run(folder: Path | str) -> Run:
-    """Read a run's folder, such as ``results/example``.
+def load_run(folder: Path | str, frames: Frames | None = None) -> Run:
+    """Read a run's folder, such as ``results/example``; ``frames`` in place of those it holds.
 
     Raises:
         RunError: it is not a run folder, was written with another schema version, or holds a file
             that cannot be read; the message names the file and the remedy.
     """
-    return run_in(RunStore.open(Path(folder)))
-
-
-def run_in(store: RunStore, frames: Frames | None = None) -> Run:
-    """Return the run of an open folder; ``frames`` in place of those that it holds.
-
-    Raises:
-        RunError: see :func:`load_run`.
-    """
+    store = RunStore.open(Path(folder))
     going = is_running(store.folder)  # before the tables: a run that ends meanwhile has them all
     plan, env, frames = store.plan(), store.env(), store.frames() if frames is None else frames
     check(store.folder, plan, frames, env)
@@ -295,17 +282,14 @@ def run_of(
     right, cases = right_in(frames), frames.cases.copy()
     no_reason = cases["status"].isin(("failed", "skipped")) & cases["reason"].isna()
     cases["reason"] = cases["reason"].mask(no_reason, "no reason was given")
-    observed = [
-        name
-        for name, column in frames.columns.items()
-        if name in cases and not column.declared and column.stage not in STILL_RIGHT
-    ]
-    cases.loc[(cases["basis"] == "measured") & ~among(cases, right), observed] = np.nan
+    abouts = [attrgetter(*_ABOUT)(column) for column in frames.columns.values()]
+    about = pd.DataFrame(abouts, pd.Index(frames.columns, name="column"), _ABOUT)
+    observed = about.index[~about["declared"].astype(bool) & ~about["stage"].isin(STILL_RIGHT)]
+    wrong = (cases["basis"] == "measured") & ~among(cases, right)
+    cases.loc[wrong, [name for name in observed if name in cases]] = np.nan
     epochs = frames.epochs[(frames.epochs["basis"] != "measured") | among(frames.epochs, right)]
     noise = noise_of(epochs, cases, env)
     samples = pd.DataFrame(columns=list(LISTS["samples"])) if samples is None else samples
-    lines = {name: attrgetter(*_ABOUT)(column) for name, column in frames.columns.items()}
-    about = pd.DataFrame.from_dict(lines, orient="index", columns=list(_ABOUT))
     measured = set(ids_in(epochs[epochs["basis"] == "measured"]))
     return Run(
         folder,
@@ -314,7 +298,7 @@ def run_of(
         _with_noise(epochs, noise.drop(columns="other_cores"), EPOCH_KEYS),
         _with_noise(cases, noise, CASE_KEYS),
         frames.reasons,
-        about.rename_axis("column"),
+        about,
         of_mean_epoch(frames),
         samples[among(samples, measured)].reset_index(drop=True),
         table_of(()) if calibration is None else calibration,
@@ -328,15 +312,14 @@ def of_mean_epoch(frames: Frames) -> pd.DataFrame:
     Declarations of single epochs are averaged over those that the case measured. A size of request
     that no read of an epoch has is absent there, and counts as 0.
     """
-    case = [name for name in CASE if name != "basis"]
     names = [name for name, column in frames.columns.items() if column.declared]
     once, each = (
         frame[(frame["basis"] == "measured") & (frame["rank"] < 0)]
-        .set_index(case)
+        .set_index(_DECLARING)
         .reindex(columns=names)
         for frame in (frames.cases, frames.epochs)
     )
-    by_case = each[each.notna().any(axis=1)].groupby(level=case, sort=False)
+    by_case = each.dropna(how="all").groupby(_DECLARING, sort=False)
     means = by_case.sum(min_count=1).div(by_case.size().astype(float), axis=0)
     medians = means.combine_first(once[~once.index.duplicated()]).reindex(columns=names)
     return _whole(medians, _DECLARED).dropna(how="all").astype(float)

@@ -23,6 +23,7 @@ from gatherbench.bench.read.compare import (
     OPEN,
     CompareError,
     changes,
+    choices,
     compare_runs,
     deciding,
 )
@@ -169,6 +170,7 @@ def _notes(table: pd.DataFrame, base: Run, new: Run, metrics: Sequence[str] = ()
     decided = table[table["basis"] == "measured"]["verdict"].isin(("FAST", "SLOW")).any()
     return [
         *(f"changed: {change}" for change in changes(base, new)),
+        *_choices(base, new, names),
         *_reasons(chosen, names),
         *_declared(table, set(metrics), names),
         TYPICAL,
@@ -187,6 +189,7 @@ def comparison_json(
         "a": base.run_id,
         "b": new.run_id,
         "changed": changes(base, new),
+        "choices": choices(base, new).to_dict("records"),
         "summary": summary(table, metrics),
         "exit_status": exit_status(table, metrics, strict=strict),
         "comparisons": known.to_dict("records"),
@@ -198,9 +201,18 @@ def _reasons(chosen: pd.DataFrame, names: Mapping[str, str]) -> Iterator[str]:
     for word in [word for word in VERDICTS if word not in ("SAME", "FAST")]:
         of_word = chosen[chosen["verdict"] == word]
         for (metric, reason), group in of_word.groupby(["metric", "reason"], sort=False):
-            paths = map(in_words, group["strategy"], group["variant"])
-            pairs = zip(paths, group["workload"].map(names), strict=True)
-            yield f"{word} {metric}, {cases_in_words(pairs, names.values())}: {reason}"
+            yield f"{word} {metric}, {_cases(group, names)}: {reason}"
+
+
+def _choices(base: Run, new: Run, names: Mapping[str, str]) -> Iterator[str]:
+    for (choice, a, b), group in choices(base, new).groupby(["choice", "a", "b"], sort=False):
+        words = str(choice).replace("_", " ")
+        yield f"changed: {words} of {_cases(group, names)}: {a} in A, {b} in B"
+
+
+def _cases(lines: pd.DataFrame, names: Mapping[str, str]) -> str:
+    paths = map(in_words, lines["strategy"], lines["variant"])
+    return cases_in_words(zip(paths, lines["workload"].map(names), strict=True), names.values())
 
 
 def _declared(table: pd.DataFrame, metrics: set[str], names: Mapping[str, str]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from gatherbench.bench.commands import execute
 from gatherbench.bench.commands.common import CALIBRATIONS
 from gatherbench.bench.commands.execute import finish, new_run
 from gatherbench.bench.model.profile import DEFAULT_PROFILE, ProfileError, load_profile
-from gatherbench.bench.read.tables import Run, load_run, run_in
+from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run import store as store_module
 from gatherbench.bench.run.frames import Frames
 from gatherbench.bench.run.guards import only_one
@@ -167,7 +167,7 @@ def test_what_finds_no_room_says_what_makes_it_and_loses_nothing_else(
         out, err = io.StringIO(), io.StringIO()
         consoles = Console(file=out, width=200), Console(file=err, width=200)
         store = RunStore(folder)
-        assert not finish(run_in(store), store, *consoles)
+        assert not finish(load_run(store.folder), store, *consoles)
         assert "gatherbench run --resume" in err.getvalue()
 
 

@@ -15,13 +15,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.read.compare import COLUMNS, CompareError, compare_runs, deciding
+from gatherbench.bench.read.compare import COLUMNS, CompareError, choices, compare_runs, deciding
 from gatherbench.bench.read.derive import epoch_times
 from gatherbench.bench.read.tables import Run, run_of
 from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.rows import PROCESS, Row, RowMaker
 from gatherbench.bench.show.comparison import (
     NOT_JUDGED,
+    against,
     comparison_json,
     exit_status,
     render_comparison,
@@ -55,6 +56,7 @@ def made(
     payload: float = 2e9,
     joules: float | None = None,
     declared: Mapping[str, Mapping[str, float]] = {},
+    chosen: Mapping[tuple[str, str], float | Sequence[float]] = {},
     env: Mapping[str, Any] = ENV,
     measure: Mapping[str, Any] = {},
 ) -> Run:
@@ -62,7 +64,8 @@ def made(
 
     A repeat is ``longer`` by that factor. ``stages``: seconds of a variant and a stage. Repeats of
     ``busy`` had 1.5 cores of other work. ``failed``: status and reason by variant and repeat.
-    ``together``: paths share the repeat's process, each with a speed of its own.
+    ``together``: paths share the repeat's process, each with a speed of its own. ``chosen``: by
+    variant and step of the set-up, in each repeat or in all.
     """
     rng, rows, cases = np.random.default_rng(len(name) + ord(name[-1])), list[Row](), []
     for workload in workloads:
@@ -93,6 +96,10 @@ def made(
                     rows.append(make.ok("fetch", "payload", "B", payload, "ids", epoch))
                     if joules is not None:
                         rows.append(make.ok("epoch", "gpu_energy", "J", joules, "nvml", epoch))
+                for (path, step), choice in chosen.items():
+                    taken = choice[repeat] if isinstance(choice, Sequence) else choice
+                    if path == variant:
+                        rows.append(make.ok("setup", step, "1", taken, "tried"))
                 for metric, value in declared.get(variant, {}).items():
                     unit = "1" if "requests" in metric else "B"
                     computed = replace(make, basis="declared")
@@ -233,6 +240,27 @@ def test_what_is_compared_are_typical_epochs():
     assert [found[name] for name in ("base", "new", "ratio")] == pytest.approx([2, 4, 2])
     assert "geometric mean over repeats of each repeat's median" in in_a_line(shown(table, a, b))
     assert epoch_times(a)["median"].to_list() == pytest.approx([2.5])
+
+
+def test_what_a_path_chose_otherwise_while_it_was_set_up_is_a_changed_fact_of_it():
+    """A search's own numbers are no choice; a path of one run alone has none to compare."""
+    same, searched = ("naive", "gather_threads"), ("prefetch", "over_kept z")
+    pinned, kept = ("pinned", "gather_threads"), ("prefetch", "kept x (y)")
+    a = made("a", chosen={pinned: 1, same: 2, kept: 1, searched: 1.1})
+    assert choices(a, a).empty
+    other = {pinned: (1, 16, 2), same: 2, ("prefetch", "kept z"): 1, searched: 1.2}
+    b = made("b", {**THREE, "new": 1.0}, chosen={**other, ("new", "budget"): 1})
+    found = choices(a, b).drop(columns="strategy").to_dict("split", index=False)["data"]
+    assert found == [
+        ["one", "pinned", "gather_threads", "1", "1 or 2 or 16"],
+        ["one", "prefetch", "kept", "x (y)", "z"],
+    ]
+    table = compare_runs(a, b)
+    assert [line["b"] for line in json_of(table, a, b)["choices"]] == ["1 or 2 or 16", "z"]
+    for text in map(in_a_line, (shown(table, a, b), "\n".join(against(b, a).notes))):
+        assert "changed: gather threads of cpu_gather (pinned): 1 in A, 1 or 2 or 16 in B" in text
+        assert "changed: kept of cpu_gather (prefetch): x (y) in A, z in B" in text
+        assert text.count("changed: ") == 2
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(12.0, "SLOW"), (1 / 12, "AMBIGUOUS")])

@@ -148,7 +148,7 @@ def test_where_paths_take_turns_a_repeat_that_fits_is_run_in_place_of_one_that_d
 def test_what_was_left_out_is_said(tmp_path, monkeypatch):
     Clocked.preparing_s = 0.0
     monkeypatch.setattr(execute_module, "finish", lambda *_: True)
-    monkeypatch.setattr(execute_module, "run_in", lambda _: None)
+    monkeypatch.setattr(execute_module, "load_run", lambda _: None)
     wanted = [*series(20, 60, 40), replace(series(20)[0], repeat=1)]
     store, out = a_run(tmp_path)
     task = PreparedRun(store, wanted, Measure(repeats=1), "cpu", "abc", "box")
@@ -190,7 +190,7 @@ def test_a_run_says_first_whether_the_machine_is_busy_and_how_long_it_takes(
     tmp_path, monkeypatch, device, load, minutes, said
 ):
     monkeypatch.setattr(execute_module, "finish", lambda *_: True)
-    monkeypatch.setattr(execute_module, "run_in", lambda _: None)
+    monkeypatch.setattr(execute_module, "load_run", lambda _: None)
     monkeypatch.setattr(execute_module.Runner, "run", lambda _: 0)
     store, out = a_run(tmp_path, load, minutes=minutes)
     task = PreparedRun(store, series(20, 30), Measure(repeats=1), device, "abc", "box", load)
