@@ -4,10 +4,8 @@ The paths that can run here take turns at serving the first minibatches. A turn 
 the time of a row, from one fetch to the next, training included. First each path has one turn. Then
 the best is compared with the others one by one, the fastest first, in blocks of one turn each in
 random order, until the rule for all verdicts (:mod:`gatherbench.stats.judge`) decides, at the
-latest after :data:`LONGEST` minibatches; the winner stays open. Every path is exact, so the rows
-are always right. Nothing is kept for the next training.
-
-At most two paths are open at a time, and each holds at most one table's worth of memory.
+latest after :data:`LONGEST` minibatches; the winner stays open, and nothing is kept for the next
+training. At most two paths are open at a time, and each holds at most one table's worth of memory.
 """
 
 from __future__ import annotations
@@ -42,8 +40,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 
-#: The minibatches that a search may take.
-LONGEST = 250
+LONGEST = 250  #: The minibatches that a search may take.
 #: Minibatches of a turn: the WARM first ones are not timed, because they wait for rows of the
 #: previous path and for buffers that grow. TIMED ones follow.
 WARM, TIMED = 2, 3
@@ -57,8 +54,7 @@ FAR = 1.5
 PAUSE = 10.0
 #: DGL's grid is for sorted ids: a variant that differs from the default in two parameters.
 DGL_GRID = AlignedZeroCopy(order="sorted", grid="dgl")
-#: The exceptions of a path that cannot be opened.
-_CANNOT = (RuntimeError, ValueError, MemoryError, OSError)
+_CANNOT = (RuntimeError, ValueError, MemoryError, OSError)  #: A path cannot be opened.
 CLOCK = "from one fetch's submit to the next, training included; turns in shuffled blocks"
 
 
@@ -87,18 +83,13 @@ class Auto(Strategy):
 
 
 def candidates(features: Tensor, device: torch.device) -> list[Strategy]:
-    """List the exact paths that need to know only the table, in the order of their first turns.
-
-    The conventional path is first, then each strategy's default, then variants that differ from the
-    default in one parameter. Rows in GPU memory are a separate path only where there is a GPU.
-    """
-    from gatherbench.strategies.registry import (
-        STRATEGIES,
-        representatives,
-    )  # it imports this module
+    """List the exact paths that need to know only the table, in the order of their first turns: the
+    conventional path, then each strategy's default, then variants that differ from the default in
+    one parameter. Rows in GPU memory are a separate path only where there is a GPU."""
+    from gatherbench.strategies.registry import STRATEGIES, representatives  # imports this
 
     def fits(path: Strategy) -> bool:
-        if path.needs or path.role in UNRANKED or path.role == "baseline":
+        if path.needs or path.role in (*UNRANKED, "baseline"):
             return False
         if path.role == "upper_bound" and device.type != "cuda":
             return False
@@ -126,7 +117,7 @@ def path_words(path: Strategy) -> str:
 
 
 class NoPathError(RuntimeError):
-    """None of the paths can be opened."""
+    """No path can be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +143,9 @@ Search = Generator[Turn[P], float | None, Outcome[P]]
 
 
 def search(paths: Sequence[P], draw: random.Random, enough: Callable[[], bool]) -> Search[P]:
-    """Find the fastest of ``paths``, which have their first turns in this order.
-
-    Args:
-        enough: tells whether too few minibatches are left for another :data:`MOST` blocks; the
-            search then ends with the best path so far.
-
-    Raises:
-        NoPathError: no path can be opened.
-    """
+    """Find the fastest of ``paths`` (else ``NoPathError``), which have their first turns in this
+    order. It ends with the best path so far when ``enough`` tells that too few minibatches are left
+    for another :data:`MOST` blocks."""
     first: dict[P, float] = {}
     best: P | None = None
     for path in paths:
@@ -212,8 +197,8 @@ def _meet(
 
 class _Race:
     """A running search. It measures the times between submits: on a GPU by events on the training's
-    stream, for which the host waits once a turn. ``lasted_s`` (by the host's clock) and ``rows``
-    are those so far, without pauses."""
+    stream, for which the host waits once a turn. ``lasted_s`` (by the host's clock) and ``rows`` do
+    not count pauses."""
 
     def __init__(self, paths: Sequence[Strategy], device: torch.device) -> None:
         self.began = self._left_at = time.perf_counter()
@@ -242,9 +227,7 @@ class _Race:
 
     def interrupted(self) -> None:
         """Restart the turn: until the next submit no training runs, and then the pipeline refills.
-
-        After :data:`LONGEST` minibatches the turn goes on instead, so that the search ends.
-        """
+        After :data:`LONGEST` minibatches the turn goes on, so that the search ends."""
         if self.minibatches < LONGEST:
             self._last, self._seen = None, 0
 
@@ -259,9 +242,10 @@ class _Race:
             self.interrupted()
         self._usual.append(away)
         if self._last is not None:
-            self.lasted_s += now - self._last[0]
-            self.rows += self._last[1]
-            self._timed_rows += self._last[1]
+            since, fetched = self._last
+            self.lasted_s += now - since
+            self.rows += fetched
+            self._timed_rows += fetched
         self._last = now, rows
         self.minibatches += 1
         self._seen += served
@@ -308,8 +292,7 @@ class _TimedTicket:
 
 
 class AutoFetcher(Fetcher):
-    """Fetches by one path at a time: by each of ``paths`` in turn during the search, then by the
-    winner."""
+    """Fetches by each of ``paths`` in turn during the search, then by the winner."""
 
     tunable = True
 

@@ -34,11 +34,9 @@ from gatherbench.strategies.places import path_skip
 
 @dataclass(frozen=True, slots=True)
 class SetupStep:
-    """One cost of opening a path: registering a table can take as long as copying it (DGL #3616).
-
-    ``unit`` is ``s``, ``B`` or ``1``; ``source`` names the clock, call or formula of the value.
-    Without a value, ``reason`` is the text of a :class:`Reason`.
-    """
+    """One cost of opening a path, in ``s``, ``B`` or ``1``: registering a table can take as long as
+    copying it (DGL #3616). ``source`` names the clock, call or formula of the value; without one,
+    ``reason`` is the text of a :class:`Reason`."""
 
     metric: str
     unit: str
@@ -52,7 +50,7 @@ class Residency:
     """The place where a path expects its table, or a part of it, and where its runtime finds it.
 
     A "host" table that was silently copied to the device gives right values and wrong times
-    (cugraph-gnn #255). So right values alone do not prove that a data path is used.
+    (cugraph-gnn #255).
     """
 
     expected: str
@@ -99,25 +97,20 @@ class Ticket(Protocol):
             RuntimeError: so many fetches have been submitted since, or the fetcher is closed.
             Exception: any error of the fetch itself.
         """
-        ...
 
 
 class Observed:
     """The notifications that an open path gets from the loop, and the facts that it reports."""
 
-    #: How many minibatches ahead of submission to announce: see :meth:`announce`.
-    announced: int = 0
+    announced: int = 0  #: How many minibatches ahead of submission to announce.
 
     def announce(self, ids: Tensor) -> None:
-        """Announce the rows of a coming minibatch before :meth:`Fetcher.submit`; uses no buffer.
-
-        The loop announces each minibatch once, in the order of submission and ``announced`` ahead.
-        The submitting thread calls it, maybe during a fetch.
-        """
+        """Announce the rows of a coming minibatch; uses no buffer. The submitting thread announces
+        each once, in the order of submission and ``announced`` ahead, maybe during a fetch."""
 
     def drop_caches(self) -> None:
-        """Drop what earlier epochs brought into memory, before an epoch that begins cold; no clock
-        runs."""
+        """Drop what earlier epochs brought into memory, before an epoch that begins cold, outside
+        any clock."""
 
     def begin_epoch(self) -> None:
         """Begin an epoch while nothing is in flight; timed as part of the first fetch."""
@@ -127,11 +120,9 @@ class Observed:
         return {}
 
     def latencies(self) -> NDArray[np.int64] | None:
-        """Return a histogram of the latencies of disk reads since the path was opened, or ``None``.
-
-        ``[table_file.LATENCY_BINS]``: bin ``k`` counts reads of at least 2^((k-1)/4) and less than
-        2^(k/4) µs. Bin 0 also holds all faster reads, the last all slower ones.
-        """
+        """Return a histogram of the latencies of disk reads since the path was opened, if any:
+        ``[table_file.LATENCY_BINS]``. Bin ``k`` counts reads of at least 2^((k-1)/4) and less than
+        2^(k/4) µs; bin 0 also holds all faster reads, the last all slower ones."""
         return None
 
     def residency(self) -> tuple[Residency, ...]:
@@ -143,13 +134,12 @@ class Fetcher(Observed, ABC):
     """A data path that is open, from a table ``[N, D]`` in host memory to ``device``: it owns its
     buffers and threads until :meth:`close`."""
 
-    #: How many minibatches the loop may submit ahead of the one it trains on. 0 for a blocking
-    #: strategy: its ``submit`` does the work. It may change while ``auto`` still searches.
+    #: How many minibatches the loop may submit ahead of the one it trains on; 0: ``submit`` does
+    #: the work. It may change while ``auto`` still searches.
     lookahead: int = 0
-    #: True if :meth:`tune` has something to choose.
-    tunable: bool = False
-    #: True if each fetch reads the table as it is then. If false, the path has copied rows:
-    #: after a write to the table that torch sees, :meth:`submit` raises.
+    tunable: bool = False  #: Whether :meth:`tune` has something to choose.
+    #: Whether each fetch reads the table as it is then. If not, the path has copied rows: after a
+    #: write to the table that torch sees, :meth:`submit` raises.
     live: bool = True
     #: What tuning depends on, apart from the workload and the machine: processes for which it is
     #: equal may :meth:`recall` one result. Empty: each process tunes for itself.
@@ -166,8 +156,7 @@ class Fetcher(Observed, ABC):
         self.ids_device = torch.device("cpu")
         self._from_gpu: torch.cuda.Stream | None = None
         self._locked: dict[torch.dtype, RowBuffer] = {}
-        #: The costs of opening, in more detail than the time that ``open`` took.
-        self.setup: list[SetupStep] = []
+        self.setup: list[SetupStep] = []  #: The costs of opening, one by one.
 
     def submit(self, ids: Tensor) -> Ticket:
         """Start fetching the rows ``ids`` (``[B]``, int32 or int64, on the host or ``ids_device``).
@@ -217,7 +206,7 @@ class Fetcher(Observed, ABC):
     def to_fetch_device(self, ids: Tensor) -> Tensor:
         """Return ``ids`` where :meth:`submit` takes them, copied from GPU to host if needed.
 
-        The host waits only for that copy, on a separate stream. So no queued work may still write
+        The host waits only for that copy, on a separate stream, so no queued work may still write
         the ids. The result is valid until the next call.
         """
         if ids.device.type in ("cpu", self.ids_device.type):
@@ -232,21 +221,17 @@ class Fetcher(Observed, ABC):
         return here
 
     def check_fetched(self) -> None:
-        """Check that all ids submitted on a GPU so far are in the table; wait for the GPU.
-
-        Call it after an epoch; a path that takes ids on a GPU also calls it in ``_close``. It
-        raises ``IndexError`` once, which names an id that is not in the table.
-        """
+        """Check that all ids submitted on a GPU so far are in the table, after waiting for the GPU;
+        an ``IndexError``, raised once, names one that is not. Call it after an epoch; a path that
+        takes ids on a GPU also calls it in ``_close``."""
 
     @abstractmethod
     def _submit(self, ids: Tensor) -> Ticket:
         """Fetch checked, contiguous ``ids``; copy them if the fetch goes on after the return."""
 
     def tune(self, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
-        """Tune the path, if ``tunable``, before anything is timed; return the results.
-
-        ``ids`` are a typical minibatch's; ``beside`` does (on a GPU: queues) a training step.
-        """
+        """Tune the path, if ``tunable``, before anything is timed, and return the results. ``ids``
+        are a typical minibatch's; ``beside`` does (on a GPU: queues) a training step."""
         return []
 
     def recall(self, steps: Sequence[SetupStep]) -> list[SetupStep]:
@@ -255,10 +240,8 @@ class Fetcher(Observed, ABC):
         return []
 
     def close(self) -> None:
-        """Free buffers, join threads, undo registrations. Safe to call twice.
-
-        A forked child closes only its copy: a child that ends must not touch the parent's GPU.
-        """
+        """Free buffers, join threads, undo registrations; safe to call twice. A forked child closes
+        only its copy: it must not touch the parent's GPU."""
         if not self._closed:
             self._closed = True
             if self._pid == os.getpid():
@@ -276,20 +259,13 @@ class Fetcher(Observed, ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Minibatches:
-    """Minibatches whose data paths :meth:`Strategy.data_paths` describes.
+    """Minibatches whose data paths :meth:`Strategy.data_paths` describes."""
 
-    Attributes:
-        batches: ids ``[B]`` of each in the order of fetching.
-        row_bytes, num_rows: size of a row and number of rows of the table.
-        knowledge: the knowledge with which the path is opened.
-        before: ids of the minibatches of each earlier epoch, in their order; read while
-            iterating.
-    """
-
-    batches: Iterable[Tensor]
+    batches: Iterable[Tensor]  #: Ids ``[B]`` of each in the order of fetching.
     row_bytes: int
-    num_rows: int
-    knowledge: Knowledge = NOTHING
+    num_rows: int  #: Of the table.
+    knowledge: Knowledge = NOTHING  #: With which the path is opened.
+    #: The minibatches of each earlier epoch, in their order; read while iterating.
     before: Iterable[Iterable[Tensor]] = ()
 
 
@@ -319,25 +295,22 @@ class Strategy(ABC):
         It is part of the key of every row. If there are other parameters, a default of ``memory``
         or ``grid`` is left out: older rows have no such parameter.
         """
-        words = [
-            (name, str(getattr(self, name)), allowed[0])
-            for name, allowed in parameters(type(self)).items()
-        ]
-        later = ("memory", "grid") if len(words) > 1 else ()
-        kept = [word for name, word, default in words if name not in later or word != default]
-        return ",".join(kept) or "default"
+        known = parameters(type(self))
+        words = {name: str(getattr(self, name)) for name in known}
+        for later in ("memory", "grid"):
+            if len(known) > 1 and later in known and words[later] == known[later][0]:
+                del words[later]
+        return ",".join(words.values()) or "default"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
-        """Return why this strategy cannot run on ``device``; ``None`` if it can (host or GPU).
-
-        ``table_bytes`` is the size of the feature table, 0 if unknown. For an absent GPU it returns
-        ``no_device``, if the strategy supports any GPU.
-        """
+        """Return why this strategy cannot run on ``device`` (host or GPU), or ``None``: for an
+        absent GPU ``no_device``, if the strategy supports any. ``table_bytes`` is the size of the
+        feature table, 0 if unknown."""
         return path_skip(device)
 
     def surroundings(self, device: torch.device) -> AbstractContextManager[object]:
-        """Provide what must exist before the process first uses ``device``: by default nothing;
-        entered before ``skip``, which returns why if this fails."""
+        """Provide what must exist before the process first uses ``device``: by default nothing.
+        Entered before ``skip``, which returns why if this fails."""
         return nullcontext()
 
     @property
@@ -347,8 +320,8 @@ class Strategy(ABC):
 
     @property
     def role(self) -> Role:
-        """The part that the path plays in results, whatever its name: see :data:`Role`; that of
-        another package is ``zero_copy``, ``control`` or ``other``."""
+        """The part that the path plays in results: see :data:`Role`; that of another package is
+        ``zero_copy``, ``control`` or ``other``."""
         return "other"
 
     @property
@@ -361,15 +334,13 @@ class Strategy(ABC):
         """Describe how one minibatch travels: ``ids`` ``[B]``, rows of ``row_bytes`` bytes."""
 
     def data_paths(self, minibatches: Minibatches) -> Iterator[DataPath]:
-        """Describe how minibatches travel, one :class:`DataPath` for each; a path overrides it if
-        that depends on knowledge, on its file, or on earlier minibatches."""
+        """Describe how minibatches travel, one by one; a path overrides it if that depends on
+        knowledge, on its file, or on earlier minibatches."""
         return (self.data_path(ids, minibatches.row_bytes) for ids in minibatches.batches)
 
     def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
-        """Return how many bytes of the table stay in GPU memory while open; 0 by default.
-
-        Where there are any, ``skip`` refuses a table that does not fit (``places.py``).
-        """
+        """Return how many bytes of the table stay in GPU memory while open; 0 by default. If there
+        are any, ``skip`` refuses a table that does not fit (``places.py``)."""
         return 0
 
     def open(
@@ -381,9 +352,8 @@ class Strategy(ABC):
         to it only if the path is ``live``. A table without rows is allowed; no id is valid for it.
 
         Raises:
-            TypeError, ValueError: the table cannot be read row by row (see
-                :func:`check_features`); ``skip`` gives a reason for this device; or ``knowledge``
-                lacks something that the path :attr:`needs`.
+            TypeError, ValueError: the table fails :func:`check_features`; ``skip`` gives a reason
+                for this device; or ``knowledge`` lacks something that the path :attr:`needs`.
         """
         with plain_torch():
             check_features(features)
@@ -421,13 +391,8 @@ def announcing(
 
 
 def check_features(features: Tensor) -> None:
-    """Refuse a table that no data path could read row by row.
-
-    Raises:
-        TypeError: the table is not a tensor.
-        ValueError: the table is not two-dimensional, not contiguous, not in host memory, has rows
-            of 0 bytes, or is sparse, quantized or a lazy view.
-    """
+    """Refuse a table that no data path could read row by row: what is not a tensor is a
+    ``TypeError``, an unfit shape, layout or device a ``ValueError``."""
     if not isinstance(features, Tensor):
         remedy = "; torch.from_numpy makes one" if type(features).__name__ == "ndarray" else ""
         raise TypeError(f"features: expected a torch tensor, got {type(features).__name__}{remedy}")
@@ -460,10 +425,8 @@ TRAINED = (
 
 
 class _OpenedTable:
-    """The table as it was when a path opened; from then on the path may read it by its address.
-
-    The reference is weak: a path that has copied the table may free it.
-    """
+    """The table as it was when a path opened, which may read it by its address from then on. The
+    reference is weak: a path that has copied the table may free it."""
 
     def __init__(self, table: Tensor) -> None:
         self._table = weakref.ref(table)
@@ -502,11 +465,8 @@ class _OpenedTable:
 
 
 def not_plain(rows: Tensor) -> str | None:
-    """Return why a tensor is not plain rows that lie in memory as they are; ``None`` if it is.
-
-    A subclass of Tensor may gather only at its first use, and a lazy negative or conjugate also
-    defers work to that moment.
-    """
+    """Return why a tensor is not plain rows that lie in memory as they are, or ``None``: a subclass
+    of Tensor, or a lazy negative or conjugate, may do its work only at its first use."""
     if type(rows) is not Tensor:
         return f"rows are a plain torch.Tensor, and there when result() returns: not {type(rows)}"
     if rows.layout != torch.strided or rows.is_neg() or rows.is_conj():
@@ -515,8 +475,7 @@ def not_plain(rows: Tensor) -> str | None:
 
 
 def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:
-    """Refuse tensors that are not ids or lie elsewhere than on the host and ``device``; on the host
-    also ids outside the table. See ``Fetcher.submit``."""
+    """Refuse what ``Fetcher.submit`` does, for ids on the host or ``device``."""
     if not isinstance(ids, Tensor):
         raise TypeError(f"ids: expected a torch tensor, got {type(ids).__name__}")
     if ids.dtype not in ID_DTYPES:
@@ -540,10 +499,8 @@ def check_ids(ids: Tensor, num_rows: int, device: torch.device) -> None:
 
 
 def copied(ids: Tensor) -> Tensor:
-    """Copy ids (or bytes) on their device, so that they stay unchanged during a fetch.
-
-    On the host NumPy copies: from 32,769 numbers on torch wakes its pool, which spins afterwards.
-    """
+    """Copy ids (or bytes) on their device, so that they stay unchanged during a fetch; on the host
+    by NumPy: from 32,769 numbers on torch wakes its pool, which spins afterwards."""
     return torch.from_numpy(ids.numpy().copy()) if ids.device.type == "cpu" else ids.clone()
 
 

@@ -106,11 +106,8 @@ def ready_ids(count: int, num_rows: int) -> Tensor:
 
 
 def writes_rows(fetcher: Fetcher, ids: Tensor) -> bool:
-    """Tell whether a fetch writes the rows that it hands out: the no-fetch limit must not.
-
-    The rows of one fetch of ``ids`` are overwritten with a mark, compared after another, and
-    restored.
-    """
+    """Tell whether a fetch writes the rows that it hands out, which the no-fetch limit must not:
+    those of one fetch of ``ids`` are overwritten with a mark until after another."""
     rows = byte_rows(fetcher.submit(ids).result())
     before = rows.clone()
     rows.fill_(_MARK)

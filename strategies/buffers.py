@@ -1,10 +1,10 @@
 """Row buffers that are filled in turn, and the tickets that say whose rows they hold.
 
 Sampled minibatches differ in size, so a buffer grows to the largest one seen, by at least half of
-its size: a handful of allocations in an epoch, then none. A fetcher with ``lookahead`` L owns L + 1
-buffers, and fetch ``k + L + 1`` overwrites the buffer of fetch ``k``. Two mistakes of a caller
-would silently train on the wrong rows: submitting that fetch before reading the earlier result, and
-reading the earlier result afterwards. :class:`TicketRing` raises in both cases.
+its size. A fetcher with ``lookahead`` L owns L + 1 buffers, and fetch ``k + L + 1`` overwrites the
+buffer of fetch ``k``. Two mistakes of a caller would silently train on the wrong rows: submitting
+that fetch before reading the earlier result, and reading the earlier result afterwards.
+:class:`TicketRing` raises in both cases.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RowBuffer:
 
         Earlier views then show the new rows, too, or keep earlier memory alive if the buffer grows.
         Torch does not see how the view is filled, so this increments its version counter: a
-        backward pass that saved an earlier view raises, and does not use the later rows by mistake.
+        backward pass that saved an earlier view raises.
         """
         capacity = self.whole.shape[0]
         if count > capacity:
@@ -85,11 +85,9 @@ class TicketRing:
         self._pid = os.getpid()
 
     def claim(self) -> int:
-        """Take the next buffer for a new fetch, and return its index; its earlier fetch expires.
-
-        If that fetch's ticket is lost, as after an interrupt, this waits and discards its rows; if
-        the ticket exists and was not read, it raises ``RuntimeError``.
-        """
+        """Take the next buffer for a new fetch, and return its index; its earlier fetch expires. If
+        that fetch's ticket is lost, as after an interrupt, this waits and discards its rows; if the
+        ticket exists and was not read, it raises ``RuntimeError``."""
         size = len(self._fetches)
         if self._pid != os.getpid():  # the parent's threads and tickets do not exist here
             self._begin(size)

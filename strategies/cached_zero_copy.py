@@ -29,8 +29,7 @@ from gatherbench.strategies.places import mapped_skip, no_room
 from gatherbench.strategies.row_caches import RowCache
 from gatherbench.strategies.scores import CONTROLS, NEEDS, Placed, placed
 
-#: The launch policy on a GPU.
-POLICY = "aligned"
+POLICY = "aligned"  #: The launch policy on a GPU.
 
 
 @dataclass(frozen=True)
@@ -132,8 +131,7 @@ def kept_steps(
 class CachedPath(HostPath):
     """Holds the kept rows in separate memory; each fetch reads from both places."""
 
-    #: The name in ``COUNTS`` for rows that are found there.
-    counted: ClassVar[str] = "rows_on_device"
+    counted: ClassVar[str] = "rows_on_device"  #: The name in ``COUNTS`` of those found there.
     live = False
 
     def __init__(self, features: Tensor, kept: Placed | RowCache) -> None:
@@ -168,9 +166,9 @@ class CachedFetcher(KernelFetcher):
 
     CUDA has one address space for both memories. The kernel finds a row at ``table + id × stride``,
     so hot rows that begin a whole number of strides from the table are rows of it under other ids.
-    (Two launches would need the number of ids of each kind, for which the host would have to wait.)
-    Ids of host rows come first: so a warp's rows lie in one memory, and the requests on the link
-    equal those of a gather of the host rows alone, as they are counted.
+    (For two launches the host would have to wait for the number of ids of each kind.) Ids of host
+    rows come first: so a warp's rows lie in one memory, and the requests on the link equal those of
+    a gather of the host rows alone, as they are counted.
     """
 
     live = False

@@ -41,7 +41,7 @@ from gatherbench.strategies.knowledge import Knowledge, adjacency_of, current_ra
 from gatherbench.strategies.partition_orders import Partitions
 
 #: Dtypes, and bytes of a row of each: powers of two, either side of a 128 B line, and the widths of
-#: known datasets. Each width occurs once, because code that moves rows sees only bytes.
+#: known datasets; each once, because code that moves rows sees only bytes.
 SHAPES: dict[torch.dtype, tuple[int, ...]] = {
     torch.int8: (1, 127, 129),
     torch.float16: (2, 130, 4096),
@@ -50,8 +50,7 @@ SHAPES: dict[torch.dtype, tuple[int, ...]] = {
     torch.float64: (8, 16, 602 * 4, 8192),
 }
 NUM_ROWS = 257
-#: Bytes before the rows in a file, as many as in NumPy's shortest header.
-HEADER_BYTES = 128
+HEADER_BYTES = 128  #: Before the rows in a file, as many as in NumPy's shortest header.
 
 
 @contextmanager
@@ -98,11 +97,7 @@ def _check(run: Check) -> Check:
 
 
 def check_strategy(strategy: Strategy, device: torch.device) -> None:
-    """Run every check.
-
-    Raises:
-        NonconformingError: a check fails; the first one is reported.
-    """
+    """Run every check; the first that fails raises :class:`NonconformingError`."""
     for check in CHECKS:
         check(strategy, device)
 
@@ -266,9 +261,9 @@ def check_bad_tables(strategy: Strategy, device: torch.device) -> None:
 def check_data_path(strategy: Strategy, device: torch.device) -> None:
     """The declared bytes fit the batch: payload exact, nothing negative, every row from somewhere.
 
-    What the path counts while it fetches is what it declares. A minibatch of distinct rows cannot
-    take more of them from GPU memory than the strategy declares to keep there. The path declares
-    the knowledge that it uses, and only one that is never ranked may know the measured minibatches.
+    What the path counts while it fetches is what it declares. A minibatch takes no more distinct
+    rows from GPU memory than the strategy declares to keep there. The path declares the knowledge
+    that it uses, and only one that is never ranked may know the measured minibatches.
     """
     row_bytes, known = 129, known_of(strategy, NUM_ROWS)
     batches = id_patterns(NUM_ROWS)
@@ -384,8 +379,7 @@ def check_changes(strategy: Strategy, device: torch.device) -> None:
 
 
 def known_of(strategy: Strategy, num_rows: int, file: TableFile | None = None) -> Knowledge:
-    """Return the knowledge that the strategy needs, of a random graph of ``num_rows`` nodes, whose
-    table ``file`` holds."""
+    """Return what the strategy needs to know of a random graph, whose table ``file`` holds."""
     generator = torch.Generator().manual_seed(3)
     edges = torch.randint(0, max(1, num_rows), (2, 4 * num_rows), generator=generator)
     batches = list(torch.split(edges.view(-1), max(1, num_rows)))
@@ -407,10 +401,8 @@ def open_known(
     device: torch.device,
     mode: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Fetcher:
-    """Open the strategy under a mode of torch, with the knowledge that it needs of a random graph.
-
-    A table that has to lie in a file is written to a temporary one, which lives with the fetcher.
-    """
+    """Open the strategy under a mode of torch, with the knowledge that it needs of a random graph;
+    a file that has to hold the table is a temporary one, which lives with the fetcher."""
     folder = tempfile.TemporaryDirectory() if "file" in strategy.needs else None
     file = written(table, Path(folder.name)) if folder else None
     known = known_of(strategy, len(table), file)

@@ -9,6 +9,7 @@ waits.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -31,10 +32,7 @@ _ALL = slice(None)
 
 
 class Staging:
-    """A reusable pinned staging buffer and the event behind the last copy that read it.
-
-    torch rounds page-locked allocations up to a power of two bytes.
-    """
+    """A reusable pinned staging buffer and the event behind the last copy that read it."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self._buffer = RowBuffer(
@@ -56,11 +54,9 @@ class Staging:
 
 
 class CudaStagedFetcher(PathFetcher):
-    """Runs a host path into a pinned staging buffer, then copies the rows to the GPU.
-
-    With ``lookahead`` 0 the calling thread fetches and queues the copy; with 1 another thread
-    does, while the caller trains on the previous batch. The copies run on a separate stream.
-    """
+    """Runs a host path into a pinned staging buffer, then copies the rows to the GPU on a separate
+    stream: with ``lookahead`` 0 in the calling thread, else in another, while the caller trains on
+    the previous batch."""
 
     def __init__(
         self, path: HostPath, features: Tensor, device: torch.device, lookahead: int
@@ -104,20 +100,21 @@ class CudaStagedFetcher(PathFetcher):
             self._path.fetch(ids, staging.rows(ids.numel()))
             copy()
 
-        if not self.lookahead:
-            if (parts := self._begun_by_parts(ids, staging)) is None:
-                fetch(ids)
-            else:
-                self._stream.wait_event(free)
-                for part, wait in parts:
-                    wait()
-                    staging.copy_to(out, self._stream, part)
-                copied.record(self._stream)
-            return self._ring.issue(lambda: after(copied, out))
-        wait_all = self._path.begin_and(copied_ids(ids), lambda: staging.rows(ids.numel()), copy)
-        if wait_all is None:
-            return self._issue(ids, fetch, lambda: after(copied, out))
-        return self._issue_begun(place, wait_all, lambda: after(copied, out))
+        def rows() -> Tensor:
+            return after(copied, out)
+
+        if self.lookahead:
+            room = functools.partial(staging.rows, ids.numel())
+            if (wait_all := self._path.begin_and(copied_ids(ids), room, copy)) is not None:
+                return self._issue_begun(place, wait_all, rows)
+        elif (parts := self._begun_by_parts(ids, staging)) is not None:
+            self._stream.wait_event(free)
+            for part, wait in parts:
+                wait()
+                staging.copy_to(out, self._stream, part)
+            copied.record(self._stream)
+            return self._ring.issue(rows)
+        return self._issue(ids, fetch, rows)
 
     def _begun_by_parts(
         self, ids: Tensor, staging: Staging
@@ -172,10 +169,7 @@ def event() -> torch.cuda.Event:
 
 
 def after(done: torch.cuda.Event, rows: Tensor) -> Tensor:
-    """Return ``rows`` after making the caller's stream wait for ``done``, the end of the fetch.
-
-    The caller may read a ticket's ``result`` on another stream than it submitted on, so the order
-    of the fetching stream alone does not protect the rows.
-    """
+    """Return ``rows`` after making the caller's stream, which may differ from that of ``submit``,
+    wait for ``done``, the end of the fetch."""
     torch.cuda.current_stream(rows.device).wait_event(done)
     return rows

@@ -13,7 +13,7 @@ order:
 - the host fills a page-locked id buffer again only when its last copy has passed.
 
 Ids from the host are checked there. Ids on the GPU stay there: for a bad id the kernel reads no row
-and stores the id, which the host reads once after many fetches. Fetches reuse their events.
+and stores the id, which the host reads once after many fetches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -44,13 +44,11 @@ from gatherbench.strategies.cuda_fetcher import Staging, after, device_rows, eve
 from gatherbench.strategies.host_fetcher import ENOUGH, first_good, in_turns
 from gatherbench.strategies.places import with_index
 
-#: The launch policy for rows that lie in GPU memory.
-ON_DEVICE_POLICY = "unaligned"
+ON_DEVICE_POLICY = "unaligned"  #: The launch policy for rows that lie in GPU memory.
 #: The paper's final share of the GPU, in per cent (10:90, its authors' script), for a gather beside
 #: training: before tuning, and where it is not tuned.
 USUAL_BUDGET = 10
-#: Per cent of the GPU that a sweep tries.
-BUDGETS = (1, 2, 5, 10, 15, 25, 50)
+BUDGETS = (1, 2, 5, 10, 15, 25, 50)  #: Per cent of the GPU that a sweep tries.
 #: Bytes of a table from which on a sweep decides: the GPU's caches may hold a smaller one.
 SWEEP_BYTES = 64 << 20
 _SWEEP_ROUNDS, _STEPS = 5, 4
@@ -102,8 +100,7 @@ class KernelFetcher(Fetcher):
     those methods send needs two buffers, used in turn like those of the ids.
 
     Args:
-        memory, setup: where the kernel reads the table (closed with the fetcher), and what it
-            cost.
+        memory, setup: where the kernel reads the table (closed with the fetcher); what it cost.
         policy, order: the launch policy on the table, and the pass over the ids.
         overlapped: fetch on a separate stream, one batch ahead.
     """
@@ -129,8 +126,9 @@ class KernelFetcher(Fetcher):
         self.points = {kind: self._point(policy, memory.address, kind) for kind in ID_DTYPES}
         self._expansion = self._point(ON_DEVICE_POLICY, 0, torch.int64)
         self._order = order
-        self._side = _stream(self.device) if overlapped else None
-        self._ordering = _stream(self.device) if order == "unique" else None
+        stream: Any = torch.cuda.Stream
+        self._side = stream(self.device) if overlapped else None
+        self._ordering = stream(self.device) if order == "unique" else None
         places = self.lookahead + 1
         shape = (self.row_width,)
         self._rows = [device_rows(shape, self.dtype, self.device) for _ in range(places)]
@@ -195,9 +193,8 @@ class KernelFetcher(Fetcher):
         self.setup.append(SetupStep(metric, "1", percent / 100, f"capped grid; {why}"))
 
     def residency(self) -> tuple[Residency, ...]:
-        if self.memory.size_bytes == 0:
-            return ()
-        return (found_at(self.memory.address, self.memory.kind),)
+        here = self.memory
+        return (found_at(here.address, here.kind),) if here.size_bytes else ()
 
     def _submit(self, ids: Tensor) -> Ticket:
         place = self._ring.claim()
@@ -243,9 +240,8 @@ class KernelFetcher(Fetcher):
     ) -> ReadOrder:
         """Bring the ids to the GPU in the order of reading, for use on ``stream``.
 
-        To find the distinct ids the host waits for the GPU, on a stream without queued training.
-        The result is memory of that stream: unmarked, the next minibatch's ids would overwrite it
-        too early.
+        To find the distinct ids the host waits for the GPU, on a stream without queued training,
+        whose memory is the result: unmarked, the next minibatch's ids would overwrite it too early.
         """
         ordering = self._ordering or stream
         with torch.cuda.stream(ordering):
@@ -293,11 +289,9 @@ class KernelFetcher(Fetcher):
 
 
 class OverlappedFetcher(KernelFetcher):
-    """Finds the share of a GPU that a gather on a separate stream needs while training runs.
-
-    A share caps the grid, as a part of all threads that the GPU can hold: the blocks spread over
-    all multiprocessors and leave the rest of each to training.
-    """
+    """Finds the share of a GPU that a gather on a separate stream needs while training runs: a cap
+    of the grid as a part of all threads that the GPU can hold. The blocks spread over all
+    multiprocessors and leave the rest of each to training."""
 
     def begin_with(self, budget: str) -> None:
         """Gather within ``budget``: per cent, or ``auto``, which may be tuned."""
@@ -348,10 +342,6 @@ class OverlappedFetcher(KernelFetcher):
         seconds = self.alone_seconds(step)
         tickets.pop().result()
         return seconds
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def blocks_of(percent: int, block_threads: int, device: torch.device) -> int:

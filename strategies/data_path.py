@@ -23,13 +23,13 @@ from gatherbench.kernels.requests import KEPT_LINES, count_requests
 class DataPath:
     """The way of one minibatch's bytes from the feature table to the model.
 
-    The declaration is for a GPU behind a link, whatever backend runs the path: on the host backend
-    the CPU plays the copy engine and the GPU. Feature bytes are counted wherever they pass, ids
-    only where they cross the link. If only part of a cache line is wanted, only those bytes count:
-    ``gpu_requests`` has the whole size of each read. Every byte of payload arrives in one of four
-    ways: carried by the copy engine, read by the GPU in host memory, read in GPU memory
-    (``gpu_memory_bytes``), where the path keeps the row or has it from this minibatch already, or
-    sent by another rank (``peer_bytes``).
+    The declaration is for a GPU behind a link; on the host backend the CPU plays the copy engine
+    and the GPU. Feature bytes are counted wherever they pass, ids only where they cross the link.
+    If only part of a cache line is wanted, only those bytes count: ``gpu_requests`` has the whole
+    size of each read. Every byte of payload arrives in one of four ways: carried by the copy
+    engine, read by the GPU in host memory, read in GPU memory (``gpu_memory_bytes``), where the
+    path keeps the row or has it from this minibatch already, or sent by another rank
+    (``peer_bytes``).
 
     All fields are bytes except ``gpu_share``, the part of a GPU that the fetch takes from
     concurrent training (0 if none runs), and the counts. ``gpu_requests`` maps the size of a read
@@ -89,10 +89,10 @@ def staged_path(ids: Tensor, row_bytes: int) -> DataPath:
 def zero_copy_path(
     ids: Tensor, row_bytes: int, policy_name: str, order: str, memory: str = "registered"
 ) -> DataPath:
-    """Describe how one minibatch travels when the GPU reads the rows in place.
+    """Describe how one minibatch ``[B]`` travels when the GPU reads the rows in place, and the copy
+    engine carries only the ids.
 
     Args:
-        ids: ``[B]``, as the caller gives them; the copy engine carries only these.
         policy_name: the launch policy of the path, one that does not depend on the dtype.
         order: the pass over the ids before the kernel.
         memory: ``registered`` or ``managed``: they differ in the size of a page.
@@ -126,11 +126,10 @@ def total(paths: Iterable[DataPath]) -> DataPath:
     paths that read rows in place.
     """
     every = list(paths)
-    requests = [path.gpu_requests for path in every]
-    known = [counts for counts in requests if counts is not None]
+    known = [path.gpu_requests for path in every if path.gpu_requests is not None]
     return DataPath(
         **{name: sum(getattr(path, name) for path in every) for name in (*BYTES, "engine_copies")},
-        gpu_requests=None if None in requests else sum(map(Counter, known), Counter()),
+        gpu_requests=sum(map(Counter, known), Counter()) if len(known) == len(every) else None,
         gpu_page_visits=_sum(path.gpu_page_visits for path in every if path.gpu_link_read_bytes),
         managed_page_visits=_sum(path.managed_page_visits for path in every),
         disk_bytes=_sum(path.disk_bytes for path in every),
@@ -152,6 +151,5 @@ def scaled(path: DataPath, factor: float) -> DataPath:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    every = list(counts)
-    known = [count for count in every if count is not None]
-    return sum(known) if len(known) == len(every) else None
+    every: Any = list(counts)
+    return None if None in every else sum(every)

@@ -57,10 +57,8 @@ from gatherbench.strategies.scores import NEEDS, Placed, placed
 
 #: The file of a planned table that is not on this machine: its blocks are 4096 B.
 NOWHERE = Path(os.devnull)
-#: Policies that learn while they fetch.
-LEARNING = get_args(RowPolicy)
-#: Minibatches that are announced to ``belady``.
-SUPERBATCH = 100
+LEARNING = get_args(RowPolicy)  #: Policies that learn while they fetch.
+SUPERBATCH = 100  #: Minibatches that are announced to ``belady``.
 
 
 def on_disk(path: Path) -> tuple[Residency, ...]:
@@ -89,10 +87,9 @@ class DiskMmap(Strategy):
     start: Literal["warm", "cold"] = "warm"
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        path = staged_path(ids, row_bytes)
-        return replace(
-            path, disk_payload_bytes=path.payload_bytes, disk_bytes=None, disk_requests=None
-        )
+        size = ids.numel() * row_bytes
+        path = replace(staged_path(ids, row_bytes), disk_payload_bytes=size)
+        return replace(path, disk_bytes=None, disk_requests=None)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         assert knowledge.file is not None
@@ -101,11 +98,8 @@ class DiskMmap(Strategy):
 
 
 class MappedPath(HostPath):
-    """Gathers from a separate map, because advice to the kernel holds for one map only.
-
-    Raises:
-        PagesRemainError: a cold epoch cannot begin.
-    """
+    """Gathers from a separate map, because advice to the kernel holds for one map only; a cold
+    epoch that cannot begin is a ``PagesRemainError``."""
 
     def __init__(self, file: TableFile, dtype: torch.dtype, advice: str, *, cold: bool) -> None:
         super().__init__(mapped_table(file, dtype, advice))
@@ -131,10 +125,8 @@ class MappedPath(HostPath):
 
 @dataclass(frozen=True)
 class DiskDirect(Strategy):
-    """``engine`` keeps ``depth`` reads in flight; with ``merge`` rows of a block share a read.
-
-    ``ahead`` is the number of minibatches that may be read beyond the one in training.
-    """
+    """``engine`` keeps ``depth`` reads in flight; with ``merge`` rows of a block share a read;
+    ``ahead`` minibatches may be read beyond the one in training."""
 
     name: ClassVar[str] = "disk_direct"
     summary: ClassVar[str] = "rows read off the disk past the page cache, then one copy to the GPU"
@@ -226,12 +218,10 @@ def _numbers(ids: Tensor) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class DiskCached(Strategy):
-    """``policy`` sets which rows are kept, ``share`` how many, ``ahead`` how far to prefetch.
-
-    For ``belady`` :data:`SUPERBATCH` minibatches are announced, as any training can do that draws
-    its minibatches early. ``start`` sets whether a learning cache keeps its rows from epoch to
-    epoch (``warm``).
-    """
+    """``policy`` sets which rows are kept, ``share`` how many, ``ahead`` how far to prefetch;
+    ``start`` sets whether a learning cache keeps its rows from epoch to epoch (``warm``). For
+    ``belady`` :data:`SUPERBATCH` minibatches are announced, as any training can do that draws its
+    minibatches early."""
 
     name: ClassVar[str] = "disk_cached"
     summary: ClassVar[str] = "hot rows kept in host memory, the rest read off the disk"
@@ -279,11 +269,7 @@ class DiskCached(Strategy):
         return whole * int(self.share.removesuffix("%")) // 100
 
     def kept(self, num_rows: int, knowledge: Knowledge = NOTHING) -> Placed | RowCache:
-        """Return the cache, or the rows kept for good, for ``num_rows`` rows before any fetch.
-
-        Raises:
-            ValueError: the graph has another number of nodes.
-        """
+        """Return the cache, or the rows kept for good, for ``num_rows`` rows before any fetch."""
         count = self._part(num_rows)
         if self.policy not in LEARNING:
             return placed(self.policy, count, num_rows, knowledge)

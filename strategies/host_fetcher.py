@@ -1,8 +1,8 @@
 """Data paths in host memory: the host backend, where the "device" is another piece of memory.
 
-Every path really runs, with its buffers, passes and threads. It measures the host's cost of the
-path and never predicts a GPU's. A :class:`HostPath` writes rows to an output buffer;
-:class:`HostFetcher` owns the buffers and decides in which thread that happens.
+Every path really runs, with its buffers, passes and threads; its cost never predicts a GPU's. A
+:class:`HostPath` writes rows to an output buffer; :class:`HostFetcher` owns the buffers and decides
+in which thread that happens.
 """
 
 from __future__ import annotations
@@ -62,14 +62,12 @@ def host_buffer(features: Tensor, *, given_away: bool = False) -> RowBuffer:
 class HostPath(Observed, ABC):
     """Writes the rows of one minibatch from the table to an output buffer."""
 
-    #: See ``Fetcher.live``.
-    live: bool = True
+    live: bool = True  #: See ``Fetcher.live``.
 
     def __init__(self, features: Tensor) -> None:
         self.table = features
         self.cpu = HostGather()
-        #: The costs of opening the path.
-        self.setup: list[SetupStep] = []
+        self.setup: list[SetupStep] = []  #: The costs of opening the path.
 
     @abstractmethod
     def fetch(self, ids: Tensor, out: Tensor) -> None:
@@ -83,19 +81,15 @@ class HostPath(Observed, ABC):
     def begin(
         self, ids: Tensor, out: Tensor, then: Tensor | None = None
     ) -> Callable[[], object] | None:
-        """Begin to write the rows to ``out``, and on to ``then``; return a call that waits for it.
-
-        ``None``: the path fetches in Python, so that prefetching by it needs a Python thread.
-        """
+        """Begin to write the rows to ``out``, and on to ``then``; return a call that waits for it,
+        or ``None``: the path fetches in Python, so prefetching by it needs a Python thread."""
         return None
 
     def begin_and(
         self, ids: Tensor, out: Callable[[], Tensor], behind: Callable[[], None]
     ) -> Callable[[], object] | None:
-        """Like :meth:`begin`, and a Python thread calls ``behind`` when the rows are complete.
-
-        Only a path that begins calls ``out``, whose buffer another thread may still be filling.
-        """
+        """Like :meth:`begin`, and a Python thread calls ``behind`` when the rows are complete. Only
+        a path that begins calls ``out``, whose buffer another thread may still be filling."""
         return None
 
     def settle(self, under_way: int) -> None:
@@ -126,8 +120,7 @@ class Behind(threading.Thread):
     def begin(
         self, begin: Callable[[], Begun], ended: Callable[[float], None]
     ) -> Callable[[], None]:
-        """Begin a gather, then call ``ended`` with its seconds; return a call that waits for both,
-        and raises their errors."""
+        """Begin a gather, then call ``ended`` with its seconds; return a call that awaits both."""
         future = Future[None]()
         with self._turn:  # else it might be done before its entry is stored
             begun = begin()
@@ -223,11 +216,9 @@ class DirectPath(HostPath):
 
 
 class PathFetcher(Fetcher):
-    """A fetcher that gets its rows from a :class:`HostPath`, wherever they go from there.
-
-    With lookahead 0 ``submit`` does the work. With more, threads of the path do it (or a Python
-    thread if it has none), in the order of submission; ``Ticket.result`` raises their errors.
-    """
+    """A fetcher that gets its rows from a :class:`HostPath`, wherever they go from there: with
+    lookahead 0 in ``submit``, else in threads of the path (or a Python thread if it has none), in
+    the order of submission; ``Ticket.result`` raises their errors."""
 
     def __init__(
         self, path: HostPath, features: Tensor, device: torch.device, lookahead: int
@@ -412,12 +403,7 @@ def tuned(
     The time of a gather alone misleads: threads that spin after a training step take cores from the
     next gather, and with a GPU every thread takes one from the thread that launches the training.
     So each way is tried for some whole steps, in turns, with other rows each time, which no cache
-    holds.
-
-    Args:
-        ids: of a typical minibatch.
-        beside: does, or queues, one training step.
-        settle: waits for the queued work.
+    holds. ``beside`` does, or queues, one training step; ``settle`` waits for the queued work.
     """
     if not ways:
         return [SetupStep("gather_threads", "1", 1, "a minibatch is too small to share")]
@@ -454,10 +440,7 @@ def tuned(
     alone = f"the path's own gather_time over {_ROUNDS} fetches with no training between them"
     names = {way: "torch_pool" if way == TORCH else f"{way}_threads" for way in medians}
     return [
-        *(
-            SetupStep(f"gather_{names[way]}_step_time", "s", s, source)
-            for way, s in medians.items()
-        ),
+        *(SetupStep(f"gather_{names[k]}_step_time", "s", s, source) for k, s in medians.items()),
         SetupStep("gather_threads", "1", chosen or torch.get_num_threads(), how),
         SetupStep("gather_on_torch_pool", "1", float(chosen == TORCH), how),
         SetupStep("gather_time", "s", alone_s, alone),
@@ -472,10 +455,8 @@ def in_turns(
     rounds: int,
     limit_s: float = math.inf,
 ) -> dict[int, float]:
-    """Measure the ways in turns, after a round that warms up; return the median of each.
-
-    No round begins later than after ``limit_s`` seconds.
-    """
+    """Measure the ways in turns, after a round that warms up, in rounds of which none begins later
+    than after ``limit_s`` seconds; return the median of each."""
     taken: dict[int, list[float]] = {way: [] for way in ways}
     deadline = time.perf_counter() + limit_s
     for number in range(1 + rounds):

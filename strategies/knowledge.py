@@ -35,21 +35,19 @@ ALONE: frozenset[Need] = frozenset({"file", "partitions", "ranks", "process"})
 @dataclass(frozen=True, slots=True)
 class Adjacency:
     """The graph: ``indices[indptr[v]:indptr[v + 1]]`` are the in-neighbours of node ``v``, whose
-    rows are fetched when ``v`` is sampled. ``indptr`` is int64 ``[N + 1]``, ``indices`` int32 or
-    int64 ``[E]``."""
+    rows are fetched when ``v`` is sampled."""
 
-    indptr: NDArray[np.int64]
-    indices: NDArray[Any]
+    indptr: NDArray[np.int64]  #: ``[N + 1]``
+    indices: NDArray[Any]  #: int32 or int64 ``[E]``
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process among those that train together in ``torch.distributed``: its ``rank`` of
-    ``world``, and the number of ranks on a machine; ranks are numbered machine by machine."""
+    """This process among those that train together in ``torch.distributed``."""
 
-    rank: int
+    rank: int  #: Ranks are numbered machine by machine.
     world: int
-    local_world: int
+    local_world: int  #: The number of ranks on a machine.
 
     @property
     def first(self) -> int:
@@ -89,13 +87,9 @@ NOTHING = Knowledge()
 
 
 def current_ranks() -> Ranks:
-    """Return this process's rank in ``torch.distributed``'s default group, or a sole rank.
-
-    Raises:
-        ValueError: the process was started as one of several but has joined no group yet; or
-            the number of ranks on a machine (``LOCAL_WORLD_SIZE``) is unknown, or differs
-            between machines.
-    """
+    """Return this process's rank in ``torch.distributed``'s default group, or a sole rank. One of
+    several that has joined no group yet is a ``ValueError``, and so is a number of ranks on a
+    machine (``LOCAL_WORLD_SIZE``) that is unknown or differs between machines."""
     if not (dist.is_available() and dist.is_initialized()):
         started = os.environ.get("WORLD_SIZE", "1")
         if started != "1":

@@ -57,10 +57,7 @@ class MpsFetcher(Fetcher):
         self._ring = TicketRing(_PLACES)
         self._waiting = [False] * _PLACES
         begin = time.perf_counter()
-        with (
-            shared_file(features.nbytes) as table,
-            shared_file(_PLACES * MAX_IDS * 8) as ids,
-        ):
+        with shared_file(features.nbytes) as table, shared_file(_PLACES * MAX_IDS * 8) as ids:
             map_table(table.fileno(), features.shape, features.dtype).copy_(features)
             shared = time.perf_counter()
             files, shape = (table.fileno(), ids.fileno()), (self.num_rows, self.row_width)
@@ -128,21 +125,18 @@ class CudaTrainingSide:
         shape = (int(features.shape[1]),)
         self._buffers = [device_rows(shape, features.dtype, device) for _ in range(_PLACES)]
         self._sent = [0] * _PLACES
+        make: Any = torch.cuda.Event
         self._free, self._gathered = (
-            [torch.cuda.Event(interprocess=True) for _ in range(_PLACES)]  # type: ignore[no-untyped-call]
-            for _ in range(2)
+            [make(interprocess=True) for _ in range(_PLACES)] for _ in range(2)
         )
 
     def handles(self) -> list[list[bytes]]:
         """Return the handles by which another process opens the events."""
         with torch.cuda.device(self._device):  # the first handle makes the event, on this device
-            return [
-                [event.ipc_handle() for event in events]  # type: ignore[no-untyped-call]
-                for events in (self._free, self._gathered)
-            ]
+            return [[one.ipc_handle() for one in both] for both in (self._free, self._gathered)]
 
     def rows(self, place: int, count: int) -> tuple[Tensor, Tensor | None]:
-        """Return room for ``count`` rows, and the whole buffer if the producer does not know it."""
+        """Return room for ``count`` rows, and the whole buffer if it is new to the producer."""
         out = self._buffers[place].rows(count)
         if count == 0 or self._sent[place] == out.data_ptr():
             return out, None

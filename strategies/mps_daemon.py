@@ -68,11 +68,9 @@ def mps_skip(device: torch.device) -> Reason | None:
 
 @contextlib.contextmanager
 def mps_client(percent: int) -> Iterator[None]:
-    """Make this process, which has not used the GPU yet, a client with ``percent`` of the SMs.
-
-    The setting holds for the block and for processes started in it. It raises nothing: if no
-    daemon can be found or started, :func:`mps_skip` returns why.
-    """
+    """Make this process, which has not used the GPU yet, a client with ``percent`` of the SMs, as
+    the processes that it starts in the block. If no daemon can be found or started, nothing is
+    raised, and :func:`mps_skip` returns why."""
     settings = {SHARE_VARIABLE: str(percent)}
     if shutil.which(CONTROL) is not None:
         try:
@@ -96,13 +94,11 @@ def mps_client(percent: int) -> Iterator[None]:
 def daemon_answers(environment: os._Environ[str] | dict[str, str]) -> bool:
     """Tell whether a daemon listens where clients with this ``environment`` look for it."""
     folder = environment.get(PIPE_VARIABLE, DEFAULT_PIPE_FOLDER)
-    if not Path(folder, "control").exists():
-        return False
-    try:
-        _ask("get_server_list", {**environment, PIPE_VARIABLE: folder})
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return True
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if Path(folder, "control").exists():
+            _ask("get_server_list", {**environment, PIPE_VARIABLE: folder})
+            return True
+    return False
 
 
 def _start() -> dict[str, str]:
@@ -121,14 +117,10 @@ def _start() -> dict[str, str]:
         raise
     ours, theirs = os.pipe()
     try:
-        subprocess.Popen(
-            ["/bin/sh", "-c", _WATCHER, "sh", folder],
-            env=environment,
-            stdin=ours,
-            stdout=_NOWHERE,
-            stderr=_NOWHERE,
-            start_new_session=True,  # keep Ctrl-C and the group's end from it
-        )
+        streams: Any = {"stdin": ours, "stdout": _NOWHERE, "stderr": _NOWHERE}
+        command = ["/bin/sh", "-c", _WATCHER, "sh", folder]
+        # A session of its own keeps Ctrl-C and the group's end from it.
+        subprocess.Popen(command, env=environment, start_new_session=True, **streams)
     finally:
         os.close(ours)
     _watched.append(theirs)

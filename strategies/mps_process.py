@@ -42,21 +42,20 @@ class ProducerError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The producer's task: ``module:class`` of its side and the arguments, the descriptors of the
-    two files, shape and dtype of the table, and the fetches that may be in flight (``places``)."""
+    """The producer's task."""
 
-    side: str
-    table: int
+    side: str  #: ``module:class``
+    table: int  #: The descriptors of the two files.
     ids: int
     shape: tuple[int, int]
     dtype: torch.dtype
-    places: int
-    arguments: dict[str, Any]
+    places: int  #: Fetches that may be in flight.
+    arguments: dict[str, Any]  #: Of the side.
 
 
 class Producer:
-    """The training process's handle of the producer process; it and its methods raise
-    :class:`ProducerError` if that does not start, is gone or fails."""
+    """The training process's handle of the producer, which raises :class:`ProducerError` if that
+    does not start, is gone or fails."""
 
     def __init__(self, start: Start, environment: dict[str, str]) -> None:
         ours, theirs = socket.socketpair()
@@ -102,13 +101,11 @@ class Producer:
         return tuple(rest)
 
     def _gone(self) -> ProducerError:
-        status = self._end()
+        status = f"exit status {self._end()}"
         self._log.seek(0)
         printed = self._log.read().decode(errors="replace").strip().splitlines()
         last = printed[-1].strip() if printed else "it printed nothing"
-        return ProducerError(
-            f"the producer process is gone (exit status {status}); last words: {last}"
-        )
+        return ProducerError(f"the producer process is gone ({status}); last words: {last}")
 
     def _end(self) -> int:
         try:

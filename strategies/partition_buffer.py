@@ -86,10 +86,8 @@ Load = tuple[int, int]
 
 
 class Step(NamedTuple):
-    """``loads``, then rows of the partitions ``served`` are gathered."""
-
     loads: list[Load]
-    served: frozenset[int]
+    served: frozenset[int]  #: Rows of these partitions are gathered then.
 
 
 class Walk:
@@ -113,13 +111,11 @@ class Walk:
 
     def begin_epoch(self) -> None:
         """Empty the buffer, before the first state."""
-        #: Place of each partition that is there.
-        self.where: dict[int, int] = {}
+        self.where: dict[int, int] = {}  #: Place of each partition that is there.
         self._free = list(range(self._held))
         self._state, self._astray, self._loaded = -1, False, 0
 
     def counts(self) -> dict[str, int]:
-        """See ``Fetcher.counts``; of the steps that were taken."""
         return self._counts.copy()
 
     def steps(self, parts: NDArray[np.int64]) -> Iterator[Step]:
@@ -168,12 +164,8 @@ class Walk:
 
 
 class BufferPath(HostPath):
-    """Brings partitions into the buffer, and rows out of it.
-
-    Raises:
-        ValueError: more partitions than rows.
-        DiskReadError: the file cannot be opened, or not for direct reads.
-    """
+    """Brings partitions into the buffer, and rows out of it. More partitions than rows are a
+    ``ValueError``; a file that cannot be opened for direct reads is a ``DiskReadError``."""
 
     live = False
 

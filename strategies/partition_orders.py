@@ -29,10 +29,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: The numbers of the partitions that a buffer holds at one time.
-State = tuple[int, ...]
-#: How the states of an epoch follow each other.
-ORDERS = ("beta", "comet", "sequential")
+State = tuple[int, ...]  #: The numbers of the partitions that a buffer holds at one time.
+ORDERS = ("beta", "comet", "sequential")  #: How the states of an epoch follow each other.
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +82,8 @@ class Partitions:
         """Where each partition begins, and where the last one ends: int64 ``[count + 1]``; raises
         ``ValueError`` for a table with fewer rows than partitions."""
         if max(1, num_rows) < self.count:
-            raise ValueError(
-                f"a table of {num_rows} rows has no {self.count} partitions: take fewer"
-            )
+            table = f"a table of {num_rows} rows"
+            raise ValueError(f"{table} has no {self.count} partitions: take fewer")
         return np.arange(self.count + 1, dtype=np.int64) * num_rows // self.count
 
     def of(self, ids: NDArray[Any], num_rows: int) -> NDArray[np.int64]:

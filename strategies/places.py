@@ -42,10 +42,8 @@ def reads_managed(strategy: object) -> bool:
 
 def kernel_skip(device: torch.device, on_gpu_only: str | None = None) -> Reason | None:
     """Return why a path with the project's kernel cannot run on ``device``; ``None`` if it can.
-
-    ``on_gpu_only`` names a parameter that has no meaning in host memory: a run there would only
-    repeat another variant under a false name.
-    """
+    ``on_gpu_only`` names a parameter that has no meaning in host memory, where it would only repeat
+    another variant under a false name."""
     reason = path_skip(device)
     if reason is None and device.type == "cpu" and on_gpu_only is not None:
         return unsupported(f"{on_gpu_only} is a property of a GPU and means nothing on the host")

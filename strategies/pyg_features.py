@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -30,11 +29,8 @@ class FeatureLoader:
     """Iterates over ``loader`` and gives each batch its ``x``, with everything on the device.
 
     With a strategy that overlaps, the rows of the next ``features.lookahead`` batches are being
-    fetched while the caller trains on this one. The loader's worker processes only sample.
-
-    Args:
-        loader: a PyG loader of a homogeneous graph whose data holds no ``x``.
-        features: the rows, by node id.
+    fetched while the caller trains on this one. ``loader`` is one of a homogeneous graph whose data
+    holds no ``x``; its worker processes only sample.
 
     Raises:
         TypeError: ``features`` is a plain tensor; or, while iterating, a batch is no ``Data``
@@ -57,18 +53,15 @@ class FeatureLoader:
 
     def __iter__(self) -> Iterator[Data]:
         ahead: deque[Data] = deque()
-        batches = iter(self.loader)
-        first = next(batches, None)
-        if first is None:
-            if batches is self.loader:
-                raise ValueError("the loader is an iterator, and it is used up: give a loader")
-            return
-        for batch in chain((first,), batches):
+        batches, batch = iter(self.loader), None
+        for batch in batches:
             check_batch(batch)
             self.features.prefetch(batch.n_id)
             ahead.append(batch)
             while len(ahead) > self.features.lookahead:
                 yield self._complete(ahead.popleft())
+        if batch is None and batches is self.loader:
+            raise ValueError("the loader is an iterator, and it is used up: give a loader")
         while ahead:
             yield self._complete(ahead.popleft())
 

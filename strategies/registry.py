@@ -1,8 +1,8 @@
 """All strategies: one explicit tuple of this package's, then those of other packages.
 
 To add one here, write its file and add its class to the tuple; the conformance suite then runs it.
-Strategies of other packages are found by name (``docs/extending.md``). They are imported only when
-one is requested or all are listed.
+Those of other packages (``docs/extending.md``) are imported only when one is requested or all are
+listed.
 """
 
 from __future__ import annotations
@@ -96,10 +96,8 @@ def variants(strategy: type[Strategy]) -> tuple[Strategy, ...]:
 
 
 def role_of(name: str, variant: str) -> Role:
-    """Return the role of a series from the name and variant in its rows; ``other`` if unknown.
-
-    A variant that no longer exists counts as the strategy's default.
-    """
+    """Return the role of a series from the name and variant in its rows; ``other`` if unknown. A
+    variant that no longer exists counts as the strategy's default."""
     known = _known(name)
     path = known.get(variant) or next(iter(known.values()), None)
     return path.role if path else "other"
@@ -111,11 +109,9 @@ def named(name: str, variant: str) -> Strategy | None:
 
 
 def in_words(name: str, variant: str) -> str:
-    """Name a series by its differences from the default: ``cached_zero_copy (degree, 10 %)``.
-
-    Shares are always named, and so is the only parameter of a strategy, if it has several values. A
-    number follows its parameter's name: ``(ahead 1)``.
-    """
+    """Name a series by its differences from the default: ``cached_zero_copy (degree, 10 %)``;
+    shares and a strategy's only parameter (of several values) always, numbers behind their
+    parameter's name: ``(ahead 1)``."""
     path = named(name, variant)
     if path is None:
         return name if variant in ("", "default") else f"{name} ({variant.replace(',', ', ')})"

@@ -53,16 +53,8 @@ class _State(NamedTuple):
 
 
 class RowCache:
-    """A cache that is empty at first. One thread at a time may use it; another may announce.
-
-    Args:
-        policy, capacity: see this module's docstring, and the rows that fit.
-        num_rows: the rows of the table.
-        ahead: Belady's window, in minibatches.
-
-    Raises:
-        ValueError: no such policy, or a capacity below 0 or above ``num_rows``.
-    """
+    """A cache of ``capacity`` rows, empty at first; ``ahead`` is Belady's window, in minibatches.
+    One thread at a time may use it; another may announce."""
 
     def __init__(self, policy: RowPolicy, capacity: int, num_rows: int, ahead: int = 0) -> None:
         if policy not in (policies := get_args(RowPolicy)):
@@ -107,8 +99,8 @@ class RowCache:
     def step(self, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Look up and update the cache for a minibatch, as ``scores.Placed.step``.
 
-        For Belady, if no announcement is left, this minibatch is announced now. It raises
-        ``RuntimeError`` if a different number of rows was announced for this minibatch.
+        For Belady it is announced now if no announcement is left; if another number of rows was
+        announced for it, that is a ``RuntimeError``.
         """
         slot_of, firsts = self._state.slot_of, _firsts(ids)
         slots = np.maximum(slot_of[ids], -1).astype(np.int64)

@@ -1,10 +1,9 @@
 """Choose the rows that a cache keeps for good: those with the highest scores, hence the most used.
 
 Degree (PaGraph: Lin et al., SoCC 2020) and reverse PageRank (Data Tiering: Min et al., KDD 2022,
-arXiv 2111.05894) use only the graph. Counts of use (PreSC: GNNLab, Yang et al., EuroSys 2022) need
-minibatches that were sampled before. Random scores are the control: the gain of a cache without
-any knowledge. Both scores of the graph are sums over its edges in the order in which they lie, so
-they have the same bits for each dtype of the ids, and they take no memory per edge.
+arXiv 2111.05894) use only the graph: they are sums over its edges in the order in which they lie,
+so they have the same bits for each dtype of the ids, and take no memory per edge. Counts of use
+(PreSC: GNNLab, Yang et al., EuroSys 2022) need minibatches that were sampled before.
 """
 
 from __future__ import annotations
@@ -36,13 +35,10 @@ CONTROLS = frozenset({"oracle", "random"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """Rows kept for good: their ``ids`` (``[capacity]``, ascending), and the slot of each row.
+    """Rows that are kept for good."""
 
-    ``slots`` is int32 ``[N]``, -1 where a row is not kept.
-    """
-
-    ids: NDArray[np.int64]
-    slots: NDArray[np.int32]
+    ids: NDArray[np.int64]  #: ``[capacity]``, ascending.
+    slots: NDArray[np.int32]  #: ``[N]``, -1 where a row is not kept.
 
     @property
     def capacity(self) -> int:
@@ -66,11 +62,8 @@ class Placed:
 
 
 def placed(policy: str, count: int, num_rows: int, knowledge: Knowledge) -> Placed:
-    """Choose the ``count`` rows with the highest scores; of equal ones the lower row.
-
-    Raises:
-        ValueError: the graph has another number of nodes than the table has rows.
-    """
+    """Choose the ``count`` rows with the highest scores, of equal ones the lower row; a graph with
+    another number of nodes than the table has rows is a ``ValueError``."""
     graph = knowledge.graph
     if graph is not None and (nodes := len(graph.indptr) - 1) != num_rows:
         raise ValueError(f"the graph has {nodes} nodes and the table {num_rows} rows")
@@ -143,11 +136,7 @@ def times_asked(minibatches: Iterable[Tensor], num_nodes: int) -> NDArray[np.int
 
 
 def _received(graph: Adjacency, share: NDArray[Any]) -> NDArray[Any]:
-    """Sum what each node receives if each ``u`` gives ``share[u]`` along each of its in-edges.
-
-    Raises:
-        ValueError: the arrays are not a graph.
-    """
+    """Sum what each node receives if each ``u`` gives ``share[u]`` along each of its in-edges."""
     indptr, indices = graph.indptr, graph.indices
     ascends = indptr[0] == 0 and indptr[-1] == len(indices) and (np.diff(indptr) >= 0).all()
     if not ascends or (len(indices) and not 0 <= indices.min() <= indices.max() < len(share)):

@@ -81,11 +81,8 @@ def shared_table(array: Tensor | NDArray[Any]) -> Tensor:
 
 
 def _filled(source: Tensor) -> BinaryIO:
-    """Make a file in memory with the bytes of a table.
-
-    Raises:
-        OSError: there is no room. Without that check the kernel would kill some process.
-    """
+    """Make a file in memory with the bytes of a table; no room for it is an ``OSError``, without
+    which the kernel would kill some process."""
     if source.nbytes > available_bytes():
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     made = shared_file(source.nbytes)

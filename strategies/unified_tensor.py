@@ -39,8 +39,6 @@ from gatherbench.strategies.registry import build
 
 #: An index of rows: ids, a mask of all rows, or a slice.
 Rows = Tensor | NDArray[Any] | list[int] | list[bool] | slice
-
-
 #: The argument of :func:`unified` that supplies each need of a path.
 _GIVEN = {
     "graph": "graph=, the edge_index [2, E]",
@@ -99,17 +97,14 @@ def unified(
         raise ValueError(f"device = {device!r}: expected e.g. 'cpu', 'cuda' or 'cuda:1'") from error
     path, file = build(strategy, params), None
     if path.role == "no_fetch":
-        raise ValueError(
-            f"{strategy} fetches nothing: its rows are others than those that are asked for. It is "
-            "the limit of a benchmark (gatherbench run); take e.g. aligned_zero_copy"
-        )
+        text = "fetches nothing, as the limit of a benchmark; take e.g. aligned_zero_copy"
+        raise ValueError(f"{strategy} {text}")
     if path.role == "choice" and isinstance(x, np.memmap) and x.filename is not None:
         raise ValueError(f"{strategy} takes no path from a disk: name one, or load x into memory")
     if "file" in path.needs:
         if not isinstance(x, np.memmap):
-            raise ValueError(
-                f"{strategy} reads a file: give x as numpy.load('features.npy', mmap_mode='r')"
-            )
+            remedy = "give x as numpy.load('features.npy', mmap_mode='r')"
+            raise ValueError(f"{strategy} reads a file: {remedy}")
         file = TableFile.of(x)
     writable = isinstance(x, np.memmap) and x.flags.writeable
     with plain_torch():
@@ -142,12 +137,10 @@ def unified(
 def _table_of(x: Any) -> Tensor:
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError("x is a masked array, whose mask no path sees: use x.filled(value)")
-    if isinstance(x, np.ndarray):
-        x = tensor_of(x)
-    check_features(x)
-    if x.requires_grad:
+    table: Tensor = tensor_of(x) if isinstance(x, np.ndarray) else x
+    check_features(table)
+    if table.requires_grad:
         raise ValueError(f"x requires a gradient: {TRAINED}")
-    table: Tensor = x
     return table
 
 
@@ -186,11 +179,9 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     has left its address, the next fetch raises.
 
     Torch's modes (``inference_mode``, ``autocast``, a default device …) do not affect fetches, and
-    rows are plain tensors that require no gradient.
-
-    Threads and CUDA streams may take turns; rows that are not copied must then be used up before
-    the next fetch. A fork waits for a fetch that another thread has begun. A loader's worker
-    processes cannot fetch: wrap the loader in
+    rows are plain tensors that require no gradient. Threads and CUDA streams may take turns; rows
+    that are not copied must then be used up before the next fetch. A fork waits for a fetch that
+    another thread has begun. A loader's worker processes cannot fetch: wrap the loader in
     :class:`gatherbench.strategies.pyg_features.FeatureLoader`.
 
     It is closed by :meth:`close`, by ``with``, by garbage collection, or at the program's end.
@@ -215,10 +206,8 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         #: Reentrant: a signal handler or garbage collection may close during its thread's fetch.
         self._turn, self._torn = threading.RLock(), False
         self._stream: torch.cuda.Stream | None = None
-        self.strategy = strategy
-        self.shape = features.shape
-        self.dtype = features.dtype
-        self.device = self._fetcher.device
+        self.strategy, self.device = strategy, self._fetcher.device
+        self.shape, self.dtype = features.shape, features.dtype
         # Registered memory must be released even if a program forgets to close.
         self._close = weakref.finalize(self, self._fetcher.close)
         _in_use.add(self)
@@ -230,7 +219,7 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
 
     @property
     def live(self) -> bool:
-        """True if later writes to the table show."""
+        """Whether later writes to the table show."""
         return self._fetcher.live
 
     @property
@@ -297,9 +286,9 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
     def prefetch(self, ids: Rows) -> None:
         """Start fetching ``ids``, which ``features[ids]`` will return soon; raises as that does.
 
-        It does nothing where the strategy blocks (``lookahead`` 0), so that one loop serves all
-        strategies. The ids may be changed afterwards. Unused rows are dropped when their buffer is
-        filled again, ``lookahead + 1`` fetches later.
+        It does nothing where the strategy blocks (``lookahead`` 0): one loop serves all strategies.
+        The ids may be changed afterwards. Unused rows are dropped when their buffer is filled
+        again, ``lookahead + 1`` fetches later.
         """
         try:
             self._begin(ids)
@@ -341,11 +330,8 @@ class UnifiedTensor(AbstractContextManager["UnifiedTensor"]):
         self._fetcher.check_usable()
 
     def _placed(self, rows: Rows) -> Tensor:
-        """Return the ids of ``rows`` on the host, where the fetcher checks them.
-
-        Fetches share buffers, whose earlier readers are on the stream that was current then. So a
-        call on another stream waits for that stream.
-        """
+        """Return the ids of ``rows`` on the host, where the fetcher checks them. A call on another
+        stream waits for that of the call before, where the earlier readers of the buffers are."""
         if self.device.type == "cuda":
             current = torch.cuda.current_stream(self.device)
             if self._stream is not None and self._stream != current:

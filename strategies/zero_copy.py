@@ -12,8 +12,7 @@ On the host the path is one pass from the table into the output.
   the minibatch on the device.
 - ``async``: the next batch is read while the model trains on this one. Reading over the link needs
   few of a GPU's multiprocessors (Min et al.: 10 to 15 % saturate PCIe), so both run at once, with
-  two buffers used in turn. On the host a thread gathers in the background: it takes cores from
-  training as the gather kernel takes multiprocessors.
+  two buffers used in turn. On the host a thread gathers in the background, and takes cores.
 """
 
 from __future__ import annotations
@@ -46,11 +45,9 @@ POLICIES = {"ours": "aligned", "dgl": "aligned-block"}
 
 @dataclass(frozen=True)
 class UnifiedZeroCopy(Strategy):
-    """``memory`` sets how the GPU gets access to the table.
-
-    ``registered`` page-locks and maps it (cudaHostRegister); ``managed`` is unified memory with
-    the CPU as preferred location and the GPU as an accessing device.
-    """
+    """``memory`` sets how the GPU gets access to the table: ``registered`` page-locks and maps it
+    (cudaHostRegister); ``managed`` is unified memory with the CPU as preferred location and the GPU
+    as an accessing device."""
 
     name: ClassVar[str] = "unified_zero_copy"
     summary: ClassVar[str] = "GPU threads read the rows in host memory, unaligned"
@@ -147,11 +144,9 @@ class AsyncZeroCopy(Strategy):
     memory: Literal["registered", "managed"] = "registered"
 
     def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
-        mps, on_gpu_only = self.provider == "mps", None
-        if mps:
-            on_gpu_only = f"provider = {self.provider}"
-        elif self.budget != "auto":
-            on_gpu_only = f"budget = {self.budget}"
+        mps = self.provider == "mps"
+        budget = None if self.budget == "auto" else f"budget = {self.budget}"
+        on_gpu_only = f"provider = {self.provider}" if mps else budget
         reason = mapped_skip(device, self.memory, on_gpu_only)
         if not mps or device.type != "cuda":
             return reason
