@@ -13,7 +13,8 @@ import platform
 import re
 import subprocess
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,22 @@ import psutil
 
 import gatherbench
 from gatherbench.bench.machine.gpus import describe_gpus
-from gatherbench.bench.machine.numa import Topology
+from gatherbench.bench.machine.numa import describe_numa
 
 #: The files that affect a measurement; changes of results, docs and notebooks are ignored.
 _CODE = ("bench", "strategies", "kernels", "datasets", "src", "pyproject.toml")
+_THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 def describe_machine() -> dict[str, Any]:
     """Return the machine, its software and the code's version, ready for JSON.
 
-    Unknown values and absent limits are ``None``. Sizes are in B, a cache's as the kernel says.
+    Unknown values and absent limits are ``None``, as is ``virtual_machine`` on bare metal. Sizes
+    are in B, a cache's as the kernel says.
     """
     import torch  # takes seconds, and only this function needs it
 
     gpus = describe_gpus()
-    flags = re.search(r"^flags\s*:.*\bhypervisor\b", _read("/proc/cpuinfo") or "", re.MULTILINE)
     maker = _read("/sys/class/dmi/id/sys_vendor") or "unnamed"
     return {
         "commit": commit_id(),
@@ -45,7 +47,7 @@ def describe_machine() -> dict[str, Any]:
         **gpus,
         "kernel": platform.release(),
         "architecture": platform.machine(),
-        "virtual_machine": maker if flags else None,  # None: bare metal
+        "virtual_machine": maker if "hypervisor" in _cpuinfo("flags").split() else None,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "libraries": library_versions(),
         "torch": {
@@ -54,10 +56,7 @@ def describe_machine() -> dict[str, Any]:
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "threads": torch.get_num_threads(),
         },
-        "thread_limits": {
-            name: os.environ.get(name)
-            for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-        },
+        "thread_limits": {name: os.environ.get(name) for name in _THREAD_LIMITS},
     }
 
 
@@ -83,10 +82,9 @@ def commit_id() -> str:
     """
     if named_commit := os.environ.get("GATHERBENCH_COMMIT"):
         return named_commit
-    checkout = _checkout()
-    if (checkout / ".git").exists():
-        commit = _git(checkout, "rev-parse", "--short=12", "HEAD")
-        changes = _git(checkout, "status", "--porcelain", "--", *_CODE)
+    if (_checkout() / ".git").exists():
+        commit = _git("rev-parse", "--short=12", "HEAD")
+        changes = _git("status", "--porcelain", "--", *_CODE)
         if commit and changes is not None:
             return f"{commit}+dirty" if changes else commit
     return f"v{gatherbench.__version__}"
@@ -109,12 +107,11 @@ def library_versions(plugins: Collection[str] = ()) -> dict[str, str | None]:
             project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
             extras = project.get("optional-dependencies", {}) | {"dev": []}
             requirements += [*project["dependencies"], *itertools.chain(*extras.values())]
-    versions: dict[str, str | None] = {}
-    for name in sorted({re.split(r"[^\w.-]", r, maxsplit=1)[0] for r in requirements}):
-        try:
+    names = {re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in requirements}
+    versions: dict[str, str | None] = dict.fromkeys(sorted(names))
+    for name in versions:
+        with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = None
     return versions
 
 
@@ -124,48 +121,24 @@ def describe_cpu() -> dict[str, Any]:
     ``usable_cores`` is the number of cores on which this process may run; ``quota_cores`` is the
     number that a container's limit grants (``None``: no limit).
     """
-    model = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo") or "", re.MULTILINE)
-    quota = re.fullmatch(r"(\d+) (\d+)", _read("/sys/fs/cgroup/cpu.max") or "")
+    quota = re.fullmatch(r"(\d+) (\d+)", _read("/sys/fs/cgroup/cpu.max"))
     system = Path("/sys/devices/system")
     return {
-        "model": model[1].strip() if model else platform.processor() or platform.machine(),
+        "model": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "physical_cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),
         "usable_cores": len(psutil.Process().cpu_affinity()),
         "quota_cores": int(quota[1]) / int(quota[2]) if quota else None,
         "numa_nodes": len(list((system / "node").glob("node[0-9]*"))) or None,
-        "last_level_cache": _read(system / "cpu/cpu0/cache/index3/size"),
-        "scaling_governor": _read(system / "cpu/cpu0/cpufreq/scaling_governor"),
-    }
-
-
-def describe_numa(gpu_nodes: Sequence[int | None], topology: Topology | None = None) -> Any:
-    """Return each NUMA node's number of processors, and whether cases are bound to a GPU's node.
-
-    Args:
-        gpu_nodes: the node of each GPU; ``None``: unknown.
-    """
-    nodes, bound = (topology or Topology()).nodes(), False
-    if len(nodes) < 2:
-        binding = "not bound: one NUMA node"
-    elif not gpu_nodes:
-        binding = "not bound: this machine lacks a GPU"
-    elif None in gpu_nodes:
-        binding = "not bound: the kernel hides a GPU's node"
-    else:
-        bound = True
-        binding = "a case on a GPU is bound to its node, unless the plan says numa = none"
-    return {
-        "processors_by_node": {str(node): len(cores) for node, cores in nodes.items()},
-        "bound": bound,
-        "binding": binding,
+        "last_level_cache": _read(system / "cpu/cpu0/cache/index3/size") or None,
+        "scaling_governor": _read(system / "cpu/cpu0/cpufreq/scaling_governor") or None,
     }
 
 
 def describe_memory() -> dict[str, Any]:
     """Return the size of the memory, the container's limit (B), and the huge pages' state."""
-    thp = re.search(r"\[(\w+)\]", _read("/sys/kernel/mm/transparent_hugepage/enabled") or "")
-    limit = _read("/sys/fs/cgroup/memory.max") or ""
+    thp = re.search(r"\[(\w+)\]", _read("/sys/kernel/mm/transparent_hugepage/enabled"))
+    limit = _read("/sys/fs/cgroup/memory.max")
     return {
         "total": psutil.virtual_memory().total,
         "container_limit": int(limit) if limit.isdigit() else None,
@@ -177,26 +150,30 @@ def _checkout() -> Path:
     return Path(__file__).resolve().parents[2]
 
 
-def _read(path: str | Path) -> str | None:
-    """Read a small kernel file, stripped; ``None`` if it is absent or unreadable."""
-    try:
+def _read(path: str | Path) -> str:
+    """Read a small kernel file, stripped; empty if it is absent or unreadable."""
+    with suppress(OSError, UnicodeDecodeError):
         return Path(path).read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return None
+    return ""
+
+
+def _cpuinfo(field: str) -> str:
+    """Return a field of the first processor; empty if the kernel has none of that name."""
+    found = re.search(rf"^{field}\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return found[1].strip() if found else ""
 
 
 def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:60].strip("-")
 
 
-def _git(checkout: Path, *arguments: str) -> str | None:
+def _git(*arguments: str) -> str | None:
     """Return the output of a git command on the checkout; ``None`` if git is missing or fails."""
     # In a container the checkout often has another owner, and git would refuse to read it.
-    command = ["git", "-c", f"safe.directory={checkout}", "-C", str(checkout), *arguments]
-    try:
-        process = subprocess.run(
+    checkout = str(_checkout())
+    command = ["git", "-c", f"safe.directory={checkout}", "-C", checkout, *arguments]
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=30, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return process.stdout.strip()
+        ).stdout.strip()
+    return None

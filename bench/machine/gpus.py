@@ -7,42 +7,72 @@ may have the driver without its management library: its GPU then has a name alon
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from gatherbench.bench.machine import nvml as pynvml
-from gatherbench.bench.machine.numa import Topology
+from gatherbench.bench.machine.numa import node_of_pci
 from gatherbench.kernels.cuda_calls import CudaCallError, call_driver
-from gatherbench.reason import Reason, SensorUnavailableError, unsupported
+from gatherbench.reason import Kind, Reason, SensorUnavailableError
 
 
-@dataclass(frozen=True, slots=True)
-class GpuInfo:
-    """One GPU as NVML describes it; ``None``: the driver has no answer.
+def hash_of_uuid(identity: str) -> str:
+    """Return a hash of a GPU's UUID (``GPU-…``), which tells two of one kind without naming one."""
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
-    ``uuid_hash`` distinguishes two GPUs of one kind without naming them. Link generations are those
-    of PCI Express; the current ones drop while the GPU idles. ``numa_node`` is the host's node
-    of the link.
-    """
 
-    name: str
-    uuid_hash: str | None = None
-    driver: str | None = None
-    cuda_driver: str | None = None
-    compute_capability: str | None = None
-    memory_bytes: int | None = None
-    power_limit_w: float | None = None
-    link_gen_current: int | None = None
-    link_gen_max: int | None = None
-    link_width_current: int | None = None
-    link_width_max: int | None = None
-    numa_node: int | None = None
-    sm_clock_max_hz: float | None = None
+def _cuda_version(number: int) -> str | None:
+    return f"{number // 1000}.{number % 1000 // 10}" if number else None
+
+
+def _numa_node(handle: Any) -> int | None:
+    pci = pynvml.nvmlDeviceGetPciInfo(handle)
+    return node_of_pci(f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0")
+
+
+#: The keys of a GPU in ``env.json``, and what NVML says of it. Link generations are those of PCI
+#: Express; the current ones drop while the GPU idles. ``numa_node`` is the host's node of the link.
+_FACTS: dict[str, Callable[[Any], Any]] = {
+    "name": lambda gpu: pynvml.nvmlDeviceGetName(gpu) or "unnamed GPU",
+    "uuid_hash": lambda gpu: hash_of_uuid(pynvml.nvmlDeviceGetUUID(gpu)),
+    "driver": lambda _: pynvml.nvmlSystemGetDriverVersion(),
+    "cuda_driver": lambda _: _cuda_version(pynvml.nvmlSystemGetCudaDriverVersion()),
+    "compute_capability": lambda gpu: "{}.{}".format(
+        *pynvml.nvmlDeviceGetCudaComputeCapability(gpu)
+    ),
+    "memory_bytes": lambda gpu: int(pynvml.nvmlDeviceGetMemoryInfo(gpu).total),
+    "power_limit_w": lambda gpu: pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000 or None,
+    "link_gen_current": lambda gpu: int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu)),
+    "link_gen_max": lambda gpu: int(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu)),
+    "link_width_current": lambda gpu: int(pynvml.nvmlDeviceGetCurrPcieLinkWidth(gpu)),
+    "link_width_max": lambda gpu: int(pynvml.nvmlDeviceGetMaxPcieLinkWidth(gpu)),
+    "numa_node": _numa_node,
+    "sm_clock_max_hz": lambda gpu: (
+        1e6 * pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)
+    ),
+}
+
+
+_NO_DRIVER: tuple[Kind, str] = "no_device", "install the NVIDIA driver on a machine with a GPU"
+_BROKEN: tuple[Kind, str] = "failed", "look for Xid errors in the kernel's log and reset the GPU"
+#: Kind and remedy of NVML's errors; with any other, GPU or driver lack the sensor.
+_ERRORS: dict[str, tuple[Kind, str]] = {
+    "NVML_ERROR_LIBRARY_NOT_FOUND": _NO_DRIVER,
+    "NVML_ERROR_DRIVER_NOT_LOADED": _NO_DRIVER,
+    "NVML_ERROR_NOT_FOUND": _NO_DRIVER,
+    "NVML_ERROR_NO_PERMISSION": ("no_permission", "give this user access to /dev/nvidia*"),
+    "NVML_ERROR_GPU_IS_LOST": _BROKEN,
+    "NVML_ERROR_RESET_REQUIRED": _BROKEN,
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": ("unsupported", "restart after the driver's update"),
+}
+
+
+def gpu_facts(**known: Any) -> dict[str, Any]:
+    """Return the facts of a GPU, ready for JSON; ``None``: the driver has no answer."""
+    return {**dict.fromkeys(_FACTS), "name": "unnamed GPU", **known}
 
 
 @contextmanager
@@ -63,95 +93,47 @@ def nvml_session() -> Iterator[int]:
     """
     with nvml_errors():
         pynvml.nvmlInit()
-    try:
-        with nvml_errors():
-            count = int(pynvml.nvmlDeviceGetCount())
-        if count == 0:
-            cause = "NVML answers but lists no GPU"
-            raise SensorUnavailableError(
-                Reason("no_device", cause, "pass one into this container or VM")
-            )
-        yield count
-    finally:
-        pynvml.nvmlShutdown()
+        try:
+            if not (count := int(pynvml.nvmlDeviceGetCount())):
+                cause, remedy = (
+                    "NVML answers but lists no GPU",
+                    "pass one into this container or VM",
+                )
+                raise SensorUnavailableError(Reason("no_device", cause, remedy))
+            yield count
+        finally:
+            pynvml.nvmlShutdown()
 
 
-def list_gpus() -> list[GpuInfo]:
-    """Return every GPU that NVML sees, in NVML's order.
+def list_gpus() -> list[dict[str, Any]]:
+    """Return :func:`gpu_facts` of every GPU that NVML sees, in its order; raise as
+    :func:`nvml_session`."""
 
-    Raises:
-        SensorUnavailableError: see :func:`nvml_session`.
-    """
+    def facts(handle: Any) -> dict[str, Any]:
+        known = {}
+        for key, ask in _FACTS.items():
+            with suppress(pynvml.NVMLError):
+                known[key] = ask(handle)
+        return gpu_facts(**known)
+
     with nvml_session() as count:
-        return [_describe(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]
-
-
-def hash_of_uuid(uuid: str) -> str:
-    """Return the :attr:`GpuInfo.uuid_hash` of the GPU with NVML's ``uuid`` (``GPU-…``)."""
-    return hashlib.sha256(uuid.encode()).hexdigest()[:12]
+        return [facts(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]
 
 
 def reason_of(error: Any) -> Reason:
     """Convert an NVML error to a reason with its remedy."""
-    cause = f"NVML says '{error}'"
-    match error.value:
-        case (
-            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
-            | pynvml.NVML_ERROR_DRIVER_NOT_LOADED
-            | pynvml.NVML_ERROR_NOT_FOUND
-        ):
-            return Reason("no_device", cause, "install the NVIDIA driver on a machine with a GPU")
-        case pynvml.NVML_ERROR_NO_PERMISSION:
-            return Reason("no_permission", cause, "give this user access to /dev/nvidia*")
-        case pynvml.NVML_ERROR_GPU_IS_LOST | pynvml.NVML_ERROR_RESET_REQUIRED:
-            remedy = "look for Xid errors in the kernel's log and reset the GPU"
-            return Reason("failed", cause, remedy)
-        case pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-            return unsupported(cause, "restart after the driver's update")
-        case _:
-            return unsupported(cause, "check that GPU and driver have this sensor")
-
-
-def _describe(handle: Any) -> GpuInfo:
-    def ask(getter: Callable[..., Any], *args: Any) -> Any:
-        """Return the getter's answer, or ``None`` if this GPU or driver has none."""
-        try:
-            return getter(*args)
-        except pynvml.NVMLError:
-            return None
-
-    uuid = ask(pynvml.nvmlDeviceGetUUID, handle)
-    capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
-    memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    limit_mw = ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
-    clock_mhz = ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM)
-    cuda = ask(pynvml.nvmlSystemGetCudaDriverVersion)
-    pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
-    address = pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
-    return GpuInfo(
-        name=str(ask(pynvml.nvmlDeviceGetName, handle) or "unnamed GPU"),
-        uuid_hash=hash_of_uuid(str(uuid)) if uuid else None,
-        driver=ask(pynvml.nvmlSystemGetDriverVersion),
-        cuda_driver=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
-        compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
-        memory_bytes=int(memory.total) if memory else None,
-        power_limit_w=limit_mw / 1000 if limit_mw else None,
-        link_gen_current=ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
-        link_gen_max=ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-        link_width_current=ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
-        link_width_max=ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
-        numa_node=Topology().node_of_pci(address) if address else None,
-        sm_clock_max_hz=None if clock_mhz is None else 1e6 * clock_mhz,
-    )
+    name = next((name for name in _ERRORS if getattr(pynvml, name) == error.value), "")
+    kind, remedy = _ERRORS.get(name, ("unsupported", "check that GPU and driver have this sensor"))
+    return Reason(kind, f"NVML says '{error}'", remedy)
 
 
 def describe_gpus() -> dict[str, Any]:
     """Return the description of the GPUs for ``env.json``, ready for JSON.
 
-    ``gpus``: a dictionary of :class:`GpuInfo` for each, the one that a run uses first.
-    ``gpu_in_use``: its ``uuid_hash``; ``None`` if CUDA has no answer or another UUID, as an
-    instance of a partitioned GPU (MIG) has. ``gpu_source``: the source of the list. ``no_gpu``: why
-    it is empty. ``no_nvml``: why NVML is unavailable.
+    ``gpus``: the facts of each, the one that a run uses first. ``gpu_in_use``: its ``uuid_hash``;
+    ``None`` if CUDA has no answer or another UUID, as an instance of a partitioned GPU (MIG) has.
+    ``gpu_source``: the source of the list. ``no_gpu``: why it is empty. ``no_nvml``: why NVML is
+    unavailable.
     """
     try:
         gpus, source, nvml_error = list_gpus(), "NVML", None
@@ -161,7 +143,7 @@ def describe_gpus() -> dict[str, Any]:
         source, nvml_error = "CUDA driver API", str(unavailable)
     gpus, used = used_first(gpus)
     return {
-        "gpus": [dataclasses.asdict(gpu) for gpu in gpus],
+        "gpus": gpus,
         "gpu_in_use": used,
         "gpu_source": source if gpus else None,
         "no_gpu": None if gpus else nvml_error,
@@ -169,7 +151,7 @@ def describe_gpus() -> dict[str, Any]:
     }
 
 
-def cuda_device() -> GpuInfo | None:
+def cuda_device() -> dict[str, Any] | None:
     """Return name and identity of CUDA's device 0, on which cases run; ``None``: there is none.
 
     This opens no context: one in the process that starts the cases would hold GPU memory.
@@ -182,12 +164,14 @@ def cuda_device() -> GpuInfo | None:
     except CudaCallError:
         return None
     # The bindings return their whole buffer: ignore the padding after the terminator.
-    return GpuInfo(name.split(b"\0")[0].decode(), hash_of_uuid(f"GPU-{identity}"))
+    plain_name, unique = name.split(b"\0")[0].decode(), hash_of_uuid(f"GPU-{identity}")
+    return gpu_facts(name=plain_name, uuid_hash=unique)
 
 
-def used_first(gpus: list[GpuInfo]) -> tuple[list[GpuInfo], str | None]:
+def used_first(gpus: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str | None]:
     """Return the GPUs, that on which cases run first, and its ``uuid_hash``; ``None``: unknown."""
-    used = (device := cuda_device()) and device.uuid_hash
-    if used not in [gpu.uuid_hash for gpu in gpus]:
+    device = cuda_device()
+    used = device and device["uuid_hash"]
+    if used not in [gpu["uuid_hash"] for gpu in gpus]:
         return gpus, None
-    return sorted(gpus, key=lambda gpu: gpu.uuid_hash != used), used
+    return sorted(gpus, key=lambda gpu: gpu["uuid_hash"] != used), used

@@ -8,16 +8,19 @@ first touch, and rows have the node or a reason. This also takes cores away from
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
 from gatherbench.reason import Reason, unsupported
 
 if TYPE_CHECKING:
     import torch
+
+#: Where the kernel describes the machine.
+SYS = Path("/sys")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,47 +32,57 @@ class Binding:
     reason: Reason | None
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """The machine's NUMA nodes as the kernel lists them below ``sys``."""
-
-    sys: Path = Path("/sys")
-
-    def nodes(self) -> dict[int, set[int]]:
-        """Return the processors of each node; empty if the kernel names no nodes."""
-        cores_by_node = {}
-        for folder in (self.sys / "devices/system/node").glob("node[0-9]*"):
-            try:
-                cores = parse_cpulist((folder / "cpulist").read_text())
-                cores_by_node[int(folder.name.removeprefix("node"))] = cores
-            except (OSError, ValueError):  # an unreadable list must not fail a case
-                continue
-        return dict(sorted(cores_by_node.items()))
-
-    def node_of_pci(self, address: str) -> int | None:
-        """Return the node of the device at a PCI address (``0000:65:00.0``); ``None``: unknown."""
+def processors_by_node() -> dict[int, set[int]]:
+    """Return the processors of each NUMA node; empty if the kernel names no nodes."""
+    processors = {}
+    for folder in (SYS / "devices/system/node").glob("node[0-9]*"):
         try:
-            node = int((self.sys / "bus/pci/devices" / address.lower() / "numa_node").read_text())
-        except (OSError, ValueError):
-            return None
-        return node if node >= 0 else None  # -1: unknown to the firmware
+            listed = parse_cpulist((folder / "cpulist").read_text())
+            processors[int(folder.name.removeprefix("node"))] = listed
+        except (OSError, ValueError):  # an unreadable list must not fail a case
+            continue
+    return dict(sorted(processors.items()))
+
+
+def node_of_pci(address: str) -> int | None:
+    """Return the node of the device at a PCI address (``0000:65:00.0``); ``None``: unknown."""
+    try:
+        node = int((SYS / "bus/pci/devices" / address.lower() / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None  # -1: unknown to the firmware
 
 
 def parse_cpulist(text: str) -> set[int]:
     """Parse numbers in the kernel's list format, e.g. ``0-3,8``."""
-    numbers: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if first:
-            numbers.update(range(int(first), int(last or first) + 1))
-    return numbers
+    spans = (part.partition("-") for part in text.strip().split(",") if part)
+    return {n for first, _, last in spans for n in range(int(first), int(last or first) + 1)}
+
+
+def describe_numa(gpu_nodes: Sequence[int | None]) -> dict[str, Any]:
+    """Return each node's number of processors, and whether cases are bound to a GPU's node.
+
+    ``gpu_nodes`` has the node of each GPU; ``None``: unknown.
+    """
+    nodes, why = processors_by_node(), ""
+    if len(nodes) < 2:
+        why = "one NUMA node"
+    elif not gpu_nodes:
+        why = "this machine lacks a GPU"
+    elif None in gpu_nodes:
+        why = "the kernel hides a GPU's node"
+    bound = "a case on a GPU is bound to its node, unless the plan says numa = none"
+    return {
+        "processors_by_node": {str(node): len(cores) for node, cores in nodes.items()},
+        "bound": not why,
+        "binding": f"not bound: {why}" if why else bound,
+    }
 
 
 def bind_case(
     device: torch.device,
     threads: int,
     numa: str = "gpu",
-    topology: Topology | None = None,
     part_of: Callable[[int | None], tuple[int, int]] = lambda node: (0, 1),
 ) -> Binding:
     """Bind this process, and the threads it will start, for a case on ``device``.
@@ -80,13 +93,12 @@ def bind_case(
         part_of: this process's part of a node's cores and the number of parts, if several processes
             train together. With fewer cores than parts, each process gets all cores.
     """
-    topology = topology or Topology()
-    allowed = os.sched_getaffinity(0)
-    node = _node_for(device, numa, topology, allowed)
+    nodes, allowed = processors_by_node(), os.sched_getaffinity(0)
+    node = _node_for(device, numa, nodes, allowed)
     if isinstance(node, Reason):
         binding = Binding(None, "", node)
     else:
-        allowed &= topology.nodes()[node]
+        allowed &= nodes[node]
         how = f"sched_setaffinity to {len(allowed)} processors, memory by first touch"
         binding = Binding(node, how, None)
     cores = sorted(allowed)[: threads or None]
@@ -98,15 +110,12 @@ def bind_case(
 
 
 def _node_for(
-    device: torch.device, numa: str, topology: Topology, allowed: set[int]
+    device: torch.device, numa: str, nodes: dict[int, set[int]], allowed: set[int]
 ) -> int | Reason:
     """Return the node to bind to, or why there is none."""
-    nodes = topology.nodes()
     if numa == "none" or len(nodes) < 2:
-        explanation = (
-            "the plan says numa = none" if numa == "none" else "the machine has one NUMA node"
-        )
-        return unsupported(f"not bound: {explanation}")
+        why = "the plan says numa = none" if numa == "none" else "the machine has one NUMA node"
+        return unsupported(f"not bound: {why}")
     if device.type != "cuda":
         return Reason("no_device", "not bound: the case runs on the host")
     try:
@@ -114,7 +123,7 @@ def _node_for(
     except CudaCallError as error:
         return unsupported(f"not bound: {error}")
     # The bindings return their whole buffer: ignore the padding after the terminator.
-    node = topology.node_of_pci(address.split(b"\0")[0].decode())
+    node = node_of_pci(address.split(b"\0")[0].decode())
     if node is None or node not in nodes:
         return unsupported("not bound: the kernel hides the GPU's node")
     if not nodes[node] & allowed:

@@ -18,18 +18,16 @@ _LANES = (1, 2, 4, 8, 16)
 
 
 class UnknownLinkError(ReasonError, ValueError):
-    """The table has no rate for a link."""
+    """The table lacks a generation, or no link of that width is sold."""
 
 
 def raw_rate(generation: int, lanes: int = 16) -> float:
     """Return the largest rate of a link in one direction, headers included. Units: B/s.
 
-    Raises:
-        UnknownLinkError: the table lacks the generation, or no such width is sold.
+    It raises :class:`UnknownLinkError`.
     """
     if generation not in _GENERATIONS:
-        known = f"{min(_GENERATIONS)} to {max(_GENERATIONS)}"
-        raise UnknownLinkError(unsupported(f"PCIe generation {generation}; known are {known}"))
+        raise UnknownLinkError(unsupported(f"PCIe generation {generation}; known are 1 to 6"))
     if lanes not in _LANES:
         raise UnknownLinkError(unsupported(f"PCIe x{lanes}; known are 1, 2, 4, 8 and 16 lanes"))
     transfers, code = _GENERATIONS[generation]

@@ -14,18 +14,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 import torch
 
-from gatherbench.bench.machine.env import (
-    describe_cpu,
-    describe_memory,
-    describe_numa,
-    library_versions,
-)
-from gatherbench.bench.machine.gpus import GpuInfo, list_gpus, used_first
+from gatherbench.bench.machine.env import describe_cpu, describe_memory, library_versions
+from gatherbench.bench.machine.gpus import list_gpus, used_first
+from gatherbench.bench.machine.numa import describe_numa
 from gatherbench.bench.meters.base import Meter
 from gatherbench.bench.meters.load import Load
 from gatherbench.bench.meters.nvml_device import COUNTERS, GpuUnderTest, SensorChoice, uuids_of
@@ -65,7 +61,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Check everything; something that is missing is a finding and raises no error."""
-    gpus: list[GpuInfo] | Reason
+    gpus: list[dict[str, Any]] | Reason
     try:
         gpus, _ = used_first(list_gpus())
     except SensorUnavailableError as unavailable:
@@ -87,23 +83,24 @@ def _missing(name: str, reason: Reason, lost: str = "") -> Finding:
     return Finding(name, "missing", reason.cause, lost, reason.remedy or "none is known")
 
 
-def _gpu(gpus: Sequence[GpuInfo] | Reason) -> Iterator[Finding]:
+def _gpu(gpus: Sequence[dict[str, Any]] | Reason) -> Iterator[Finding]:
     if isinstance(gpus, Reason):
         yield _missing("GPU", gpus)
         return
     gpu, several = gpus[0], f", the first of {len(gpus)}" * (len(gpus) > 1)
-    memory = f", {_size(gpu.memory_bytes)}" if gpu.memory_bytes else ""
-    yield Finding("GPU", "ok", f"{gpu.name}{memory}{several}")
+    memory = f", {_size(gpu['memory_bytes'])}" if gpu["memory_bytes"] else ""
+    yield Finding("GPU", "ok", f"{gpu['name']}{memory}{several}")
     shortage = driver_shortage()
-    served = f"driver {gpu.driver or 'unknown'}, CUDA up to {gpu.cuda_driver or 'unknown'}"
+    served = f"driver {gpu['driver'] or 'unknown'}, CUDA up to {gpu['cuda_driver'] or 'unknown'}"
     yield _judged("Driver", not shortage, served, shortage)
     # The generation drops while the GPU idles, so only the width is judged.
-    width, lanes = gpu.link_width_current, gpu.link_width_max
-    link = f"generation {gpu.link_gen_current} of {gpu.link_gen_max}, width x{width} of x{lanes}"
+    width, lanes = gpu["link_width_current"], gpu["link_width_max"]
+    now, best = gpu["link_gen_current"], gpu["link_gen_max"]
+    link = f"generation {now} of {best}, width x{width} of x{lanes}"
     yield _judged("PCIe link", None not in (width, lanes) and width == lanes, link)
 
 
-def _host(gpus: Sequence[GpuInfo]) -> Iterator[Finding]:
+def _host(gpus: Sequence[dict[str, Any]]) -> Iterator[Finding]:
     memory, cpu = describe_memory(), describe_cpu()
     pages = memory["transparent_huge_pages"]
     yield _judged("Huge pages", pages in ("always", "madvise"), f"transparent: {pages}")
@@ -126,7 +123,7 @@ def _host(gpus: Sequence[GpuInfo]) -> Iterator[Finding]:
     remedy = f"{installing('disk')}; let a container's profile allow io_uring_setup"
     yield _judged("Disk reads", not reason, reason or "io_uring", remedy)
 
-    nodes, numa = cpu["numa_nodes"] or 1, describe_numa([gpu.numa_node for gpu in gpus])
+    nodes, numa = cpu["numa_nodes"] or 1, describe_numa([gpu["numa_node"] for gpu in gpus])
     detail = f"nodes: {nodes}; {numa['binding']}"
     yield _judged("NUMA", nodes == 1 or numa["bound"], detail)
 

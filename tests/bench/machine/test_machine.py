@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import getpass
 import importlib.metadata
 import json
@@ -26,12 +25,10 @@ from gatherbench.bench.machine import gpus
 from gatherbench.bench.machine.env import (
     commit_id,
     describe_machine,
-    describe_numa,
     library_versions,
     machine_slug,
 )
-from gatherbench.bench.machine.gpus import GpuInfo, hash_of_uuid, list_gpus
-from gatherbench.bench.machine.numa import Topology
+from gatherbench.bench.machine.gpus import gpu_facts, hash_of_uuid, list_gpus
 from gatherbench.bench.machine.pcie import UnknownLinkError, fastest_rate, raw_rate
 from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.reason import Reason, SensorUnavailableError
@@ -135,28 +132,6 @@ def test_files_without_history_or_installation_are_described_too(monkeypatch, tm
     assert commit_id() == "0123456789ab", "files that lie on top of another checkout"
 
 
-@pytest.mark.parametrize(
-    ("cpulists", "gpu_nodes", "binding"),
-    [
-        (("0-3",), [0], "not bound: one NUMA node"),
-        ((), [], "not bound: one NUMA node"),
-        (("0-3", "4-7"), [], "not bound: this machine lacks"),
-        (("0-3", "4-7"), [1, None], "not bound: the kernel hides a GPU"),
-        (("0-3", "4-7"), [1, 0], "a case on a GPU is bound to its node"),
-    ],
-)
-def test_binding_is_told(tmp_path, cpulists, gpu_nodes, binding):
-    for node, cpulist in enumerate(cpulists):
-        where = tmp_path / f"devices/system/node/node{node}"
-        where.mkdir(parents=True)
-        (where / "cpulist").write_text(cpulist)
-    found = describe_numa(gpu_nodes, Topology(tmp_path))
-    assert found["binding"].startswith(binding)
-    assert found["bound"] == (binding[:3] != "not")
-    assert found["processors_by_node"] == {str(i): 4 for i in range(len(cpulists))}
-    assert json.loads(json.dumps(found)) == found
-
-
 def test_a_gpu_is_described_as_far_as_nvml_says_and_without_its_uuid(monkeypatch):
     def unsupported(*_: object) -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -180,9 +155,9 @@ def test_a_gpu_is_described_as_far_as_nvml_says_and_without_its_uuid(monkeypatch
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, answer)
     gpu, other = list_gpus()
-    told = {name: value for name, value in dataclasses.asdict(gpu).items() if value is not None}
-    assert told.pop("uuid_hash") != other.uuid_hash
-    assert "secret" not in repr(gpu)
+    told = {name: value for name, value in gpu.items() if value is not None}
+    assert told.pop("uuid_hash") != other["uuid_hash"]
+    assert "secret" not in str(gpu)
     assert told == {
         "name": "NVIDIA H200", "cuda_driver": "13.1", "compute_capability": "9.0",
         "link_gen_current": 1, "link_gen_max": 5, "sm_clock_max_hz": 1980e6,
@@ -192,8 +167,9 @@ def test_a_gpu_is_described_as_far_as_nvml_says_and_without_its_uuid(monkeypatch
 # The GPU that CUDA uses, which NVML may not list, or list among others.
 
 NO_NVML = Reason("no_device", "NVML says 'Shared Library Not Found'", "install the driver")
-OURS = GpuInfo("NVIDIA H200", hash_of_uuid("GPU-01020304-0506-0708-090a-0b0c0d0e0f10"))
-NEIGHBOUR = GpuInfo("NVIDIA T400", hash_of_uuid("GPU-ffffffff-0000-0000-0000-000000000000"))
+HASH = hash_of_uuid("GPU-01020304-0506-0708-090a-0b0c0d0e0f10")
+OURS = gpu_facts(name="NVIDIA H200", uuid_hash=HASH)
+NEIGHBOUR = gpu_facts(name="NVIDIA T400", uuid_hash="of another")
 
 
 class Driver:
@@ -238,8 +214,8 @@ def test_without_nvml_a_machine_goes_by_its_gpu_or_nvml_says_why_there_is_none(
         return
     assert machine_slug(env) == "nvidia-h200"
     assert (env["gpu_source"], env["no_gpu"]) == ("CUDA driver API", None)
-    assert env["gpus"] == [dataclasses.asdict(OURS)]
-    assert env["gpu_in_use"] == OURS.uuid_hash
+    assert env["gpus"] == [OURS]
+    assert env["gpu_in_use"] == HASH
     assert json.loads(json.dumps(env)) == env
 
 
@@ -257,7 +233,7 @@ def test_of_several_gpus_the_one_that_cuda_leaves_is_the_runs(driver, monkeypatc
         assert env["gpu_in_use"] is None
         return
     assert [gpu["name"] for gpu in env["gpus"]] == ["NVIDIA H200", "NVIDIA T400"]
-    assert env["gpu_in_use"] == OURS.uuid_hash
+    assert env["gpu_in_use"] == HASH
     assert machine_slug(env) == "nvidia-h200"
 
 

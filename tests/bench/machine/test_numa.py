@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -11,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatherbench.bench.machine import numa as numa_module
-from gatherbench.bench.machine.numa import Binding, Topology, bind_case, parse_cpulist
+from gatherbench.bench.machine.numa import (
+    Binding,
+    bind_case,
+    describe_numa,
+    parse_cpulist,
+    processors_by_node,
+)
 from gatherbench.bench.run.measure import bound
 from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.reason import Reason
@@ -24,7 +31,7 @@ class Machine:
     """Two nodes of four processors, a GPU on one of them, and what was asked of the kernel."""
 
     def __init__(self, sys_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sys, self.topology = sys_folder, Topology(sys_folder)
+        self.sys = sys_folder
         self.allowed = set(range(8))
         self.asked_of = 0
         for node, listed in (("node0", "0-1,4-5"), ("node1", "2-3,6-7")):
@@ -32,6 +39,7 @@ class Machine:
             folder.mkdir(parents=True)
             (folder / "cpulist").write_text(listed + "\n")
         self.gpu_on("1")
+        monkeypatch.setattr(numa_module, "SYS", sys_folder)
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(self.allowed))
         monkeypatch.setattr(os, "sched_setaffinity", self.set_affinity)
         monkeypatch.setattr(numa_module, "call_runtime", self.bus_id)
@@ -58,7 +66,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 @pytest.mark.parametrize("gpu", [0, 3])
 def test_a_case_runs_on_the_node_of_its_gpu(machine, gpu):
     machine.asked_of = gpu
-    binding = bind_case(torch.device("cuda", gpu), 0, topology=machine.topology)
+    binding = bind_case(torch.device("cuda", gpu), 0)
     assert (binding.node, binding.reason) == (1, None)
     assert machine.allowed == {2, 3, 6, 7}
     assert binding.how == "sched_setaffinity to 4 processors, memory by first touch"
@@ -69,7 +77,7 @@ def test_a_case_runs_on_the_node_of_its_gpu(machine, gpu):
 )
 def test_fewer_threads_are_taken_and_forbidden_cores_stay_so(machine, allowed, threads, left):
     machine.allowed = set(allowed)
-    bind_case(CUDA, threads, topology=machine.topology)
+    bind_case(CUDA, threads)
     assert machine.allowed == left
 
 
@@ -104,7 +112,7 @@ def test_a_case_that_cannot_be_bound_runs_and_says_why(
         (machine.sys / file).unlink()
     else:
         (machine.sys / file).write_text(text + "\n")
-    binding = bind_case(device, 0, numa, topology=machine.topology)
+    binding = bind_case(device, 0, numa)
     assert str(binding.reason).startswith(why)
     assert (binding.node, machine.allowed) == (None, set(range(8)))
 
@@ -127,7 +135,7 @@ def test_ranks_divide_the_cores_of_their_node(machine, parts, threads, cores):
             return part, parts
 
         machine.allowed = set(range(8))
-        bind_case(device, threads, "gpu", machine.topology, part_of)
+        bind_case(device, threads, "gpu", part_of)
         return machine.allowed
 
     assert [take(part) for part in range(parts)] == cores
@@ -148,11 +156,31 @@ def test_cpulist_reads_what_the_kernel_writes(numbers):
     assert parse_cpulist(",".join(parts) + "\n") == numbers
 
 
-@pytest.mark.skipif(not Topology().nodes(), reason="this kernel names no NUMA nodes")
+@pytest.mark.skipif(not processors_by_node(), reason="this kernel names no NUMA nodes")
 def test_the_real_kernel_agrees():
-    node, cores = next(iter(Topology().nodes().items()))
+    node, cores = next(iter(processors_by_node().items()))
     assert node >= 0
     assert cores
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpu_nodes", "binding"),
+    [
+        (1, [0], "not bound: one NUMA node"),
+        (0, [], "not bound: one NUMA node"),
+        (2, [], "not bound: this machine lacks"),
+        (2, [1, None], "not bound: the kernel hides a GPU"),
+        (2, [1, 0], "a case on a GPU is bound to its node"),
+    ],
+)
+def test_the_description_says_whether_cases_are_bound(machine, nodes, gpu_nodes, binding):
+    for node in range(nodes, 2):
+        (machine.sys / f"devices/system/node/node{node}/cpulist").unlink()
+    described = describe_numa(gpu_nodes)
+    assert described["binding"].startswith(binding)
+    assert described["bound"] == (binding[:3] != "not")
+    assert described["processors_by_node"] == {str(node): 4 for node in range(nodes)}
+    assert json.loads(json.dumps(described)) == described
 
 
 def test_rows_say_where_a_case_ran():

@@ -276,7 +276,7 @@ def test_two_gpus_are_told_apart_by_uuid(driver):
     driver.say({"devices": 2, **begin})
     found = driver.watched(PcieMeter(gpu(uuid=SECOND)), 0.2)
     assert rate_of(found[TO_DEVICE]) == pytest.approx(RATE, rel=1e-4)
-    assert [described.name for described in list_gpus()] == ["Stub 1", "Stub 2"]
+    assert [described["name"] for described in list_gpus()] == ["Stub 1", "Stub 2"]
 
 
 def looked_up(index: int, uuid: str) -> Any:

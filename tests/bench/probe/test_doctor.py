@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.commands import about as command
-from gatherbench.bench.machine.gpus import GpuInfo
-from gatherbench.bench.machine.numa import Topology
+from gatherbench.bench.machine.gpus import gpu_facts
 from gatherbench.bench.meters.base import Meter, Window
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, SensorChoice
 from gatherbench.bench.meters.registry import METERS
@@ -28,10 +27,10 @@ from gatherbench.kernels import read_engines
 from gatherbench.plugins import installing
 from gatherbench.reason import Reason, SensorUnavailableError
 
-H200 = GpuInfo("NVIDIA H200", driver="590.10", cuda_driver="13.1", memory_bytes=150 << 30)
-H200 = replace(H200, uuid_hash="0123456789ab", numa_node=0, link_gen_current=1, link_gen_max=5)
-H200 = replace(H200, link_width_current=16, link_width_max=16)
-T400 = replace(H200, name="NVIDIA T400", uuid_hash="ffff", link_width_max=8)
+H200 = gpu_facts(name="NVIDIA H200", driver="590.10", cuda_driver="13.1", memory_bytes=150 << 30)
+H200 |= {"uuid_hash": "0123456789ab", "numa_node": 0, "link_gen_current": 1, "link_gen_max": 5}
+H200 |= {"link_width_current": 16, "link_width_max": 16}
+T400 = H200 | {"name": "NVIDIA T400", "uuid_hash": "ffff", "link_width_max": 8}
 EXAMINE_METERS = doctor.examine_meters
 
 
@@ -63,7 +62,7 @@ def test_everything_is_looked_at_and_nothing_changed(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def no_library() -> list[GpuInfo]:
+def no_library() -> list[dict[str, Any]]:
     raise SensorUnavailableError(Reason("no_device", "no library", "install the driver"))
 
 
@@ -94,15 +93,15 @@ ENGINE = read_engines.ThreadEngine(1)
             {"Driver": ("limited", "driver 590.10", "driver 580 or newer")},
         ),
         (
-            {"list_gpus": always(GPUS), "used_first": always(([H200, T400], H200.uuid_hash))},
+            {"list_gpus": always(GPUS), "used_first": always(([H200, T400], H200["uuid_hash"]))},
             {"GPU": ("ok", "NVIDIA H200, 150.0 GiB, the first of 2", "")},
         ),
         (
-            {"list_gpus": always([replace(H200, link_width_current=8)])},
+            {"list_gpus": always([H200 | {"link_width_current": 8}])},
             {"PCIe link": ("limited", "width x8 of x16", "reseat the card")},
         ),
         (
-            {"list_gpus": always([replace(H200, link_width_max=None)])},
+            {"list_gpus": always([H200 | {"link_width_max": None}])},
             {"PCIe link": ("limited", "width x16 of xNone", "lspci")},
         ),
         (
@@ -168,9 +167,9 @@ def test_two_nodes_with_a_gpu_that_knows_its_own_are_fine(tmp_path, monkeypatch)
         folder = tmp_path / f"devices/system/node/node{node}"
         folder.mkdir(parents=True)
         (folder / "cpulist").write_text(f"{node}")
-    monkeypatch.setattr(doctor, "list_gpus", lambda: [GpuInfo("X", numa_node=1)])
+    monkeypatch.setattr(doctor, "list_gpus", lambda: [gpu_facts(name="X", numa_node=1)])
     monkeypatch.setattr(doctor, "describe_cpu", lambda: {"numa_nodes": 2, "scaling_governor": None})
-    monkeypatch.setattr("gatherbench.bench.machine.env.Topology", lambda: Topology(tmp_path))
+    monkeypatch.setattr("gatherbench.bench.machine.numa.SYS", tmp_path)
     numa = by_name(examine())["NUMA"]
     assert numa.status == "ok"
     assert "bound to its node" in numa.detail
