@@ -19,6 +19,9 @@ LINE_BYTES = 128
 #: Bytes of a sector, the smallest part of a line that is fetched (CUDA C++ Best Practices Guide,
 #: "Coalesced Access to Global Memory").
 SECTOR_BYTES = 32
+#: Bytes that a PCIe read completion carries besides its payload: 12 B of header and 8 B of framing
+#: (Neugebauer et al., "Understanding PCIe performance for end host networking", SIGCOMM 2018).
+COMPLETION_HEADER_BYTES = 20
 WARP_LANES = 32
 SHIFTS: tuple[Shift, ...] = ("none", "idle", "circular")
 WIDTHS = (1, 2, 4, 8, 16)

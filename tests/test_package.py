@@ -15,8 +15,8 @@ if "numba before" in sys.argv:
 import gatherbench
 folder = os.environ.get("NUMBA_CACHE_DIR", "")
 if "numba before" in sys.argv or "loops" in sys.argv:  # it takes its time
-    from gatherbench.kernels import request_histogram  # compiles loops, and imports no torch
-    assert request_histogram._touch.stats.cache_path.startswith(folder)
+    from gatherbench.kernels import requests  # compiles loops, and imports no torch
+    assert requests._touch.stats.cache_path.startswith(folder)
 if folder:
     assert os.path.isdir(folder)
     if os.fork() == 0:

@@ -20,7 +20,7 @@ from gatherbench.bench.meters.trust import TRUSTED
 from gatherbench.bench.read.derive import sort_series, spread
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
-from gatherbench.kernels.requests import COMPLETION_HEADER_BYTES
+from gatherbench.kernels.grid import COMPLETION_HEADER_BYTES
 
 #: Largest reads that a GPU may make, B; requests are declared for the first.
 LARGEST_READS = (128, 64)

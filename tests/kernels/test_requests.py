@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.shim.execute import Shim, build, gathers
 
-from gatherbench.kernels import request_histogram
+from gatherbench.kernels import requests
 from gatherbench.kernels.grid import (
     IN_FLIGHT,
     LINE_BYTES,
@@ -119,7 +119,7 @@ def test_rows_that_meet_where_two_tasks_do_are_counted_once(monkeypatch, lanes, 
     ids = np.arange(3 * 61 + 5)
     point = GridPoint("circular", 4, lanes)
     whole = count_requests(point, ids, row_bytes, 64)
-    monkeypatch.setattr(request_histogram, "_PER_TASK", 61)
+    monkeypatch.setattr(requests, "_PER_TASK", 61)
     assert count_requests(point, ids, row_bytes, 64) == whole
 
 

@@ -60,9 +60,9 @@ with CpuGather(mode="prefetch").open(table, torch.device("cpu")) as fetcher:
     say("copies", lambda: [(copied(ids), fetcher.submit(ids).result()) for _ in range(20)])
 torch.set_num_threads(1)
 from gatherbench.kernels.policies import POLICIES
-from gatherbench.kernels.request_histogram import mask_histogram
+from gatherbench.kernels.requests import count_requests
 point = POLICIES["aligned"].point(400, 4)
-say("counts", lambda: mask_histogram(point, np.arange(70_000), 400, 400, 0))
+say("counts", lambda: count_requests(point, np.arange(70_000), 400))
 """
 
 
