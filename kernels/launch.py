@@ -25,7 +25,6 @@ from gatherbench.kernels.cuda_calls import (
     driver_shortage,
 )
 from gatherbench.kernels.grid import GridPoint
-from gatherbench.kernels.policies import policy
 
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_longlong
 #: The arguments of ``gather_kernel`` in gather.cu: table, ids, out, out_rows; num_ids, num_rows,
@@ -47,8 +46,7 @@ class Table:
 
 @functools.cache
 def architecture(device: torch.device) -> str:
-    major, minor = torch.cuda.get_device_capability(device)
-    return f"sm_{major}{minor}"
+    return "sm_{}{}".format(*torch.cuda.get_device_capability(device))
 
 
 def load_kernel(cubin: bytes, name: str) -> Any:
@@ -100,14 +98,13 @@ def launch_kernel(
     ``stream``, the handle of a stream other than the default one, saves each launch the look-up of
     the current stream and its context. It raises ``CudaCallError`` if the launch is refused.
     """
-    shape = (grid, 1, 1, *block, 1)
+    launch = functools.partial(call_driver, "cuLaunchKernel", kernel, grid, 1, 1, *block, 1, 0)
     if stream is not None:
-        call_driver("cuLaunchKernel", kernel, *shape, 0, stream, (values, kinds), 0)
+        launch(stream, (values, kinds), 0)
         return
     with torch.cuda.device(device):
         bind_context()
-        current = torch.cuda.current_stream(device).cuda_stream
-        call_driver("cuLaunchKernel", kernel, *shape, 0, current, (values, kinds), 0)
+        launch(torch.cuda.current_stream(device).cuda_stream, (values, kinds), 0)
 
 
 def launch_threads(
@@ -117,9 +114,9 @@ def launch_threads(
     device: torch.device,
     stream: int | None = None,
 ) -> None:
-    """Queue at least ``threads`` threads of ``kernel``, in one dimension; see
-    :func:`launch_kernel`. The kernel gets ``threads``, then the arguments: tensors by address,
-    numbers as 64 bits.
+    """Queue at least ``threads`` threads of ``kernel``, in one dimension, by
+    :func:`launch_kernel`. It gets ``threads``, then the arguments: tensors by address, numbers as
+    64 bits.
     """
     given = [
         (a.data_ptr(), _ADDRESS)
@@ -175,17 +172,7 @@ def gather_into(
     if blocks == 0:
         return
     kernel = load_gather(point, architecture(out.device))
-    to = 0 if out_rows is None else out_rows.data_ptr()
-    bad = 0 if bad_id is None else bad_id.data_ptr()
+    to, bad = (0 if tensor is None else tensor.data_ptr() for tensor in (out_rows, bad_id))
     sizes = ids.numel(), table.num_rows, table.row_stride, table.row_bytes
     values = (table.address, ids.data_ptr(), out.data_ptr(), to, *sizes, bad)
     launch_kernel(kernel, blocks, point.block, values, _ARGUMENTS, out.device)
-
-
-@functools.lru_cache(maxsize=256)
-def policy_point(
-    name: str, row_bytes: int, item_bytes: int, table_phase: int, out_phase: int, index_bytes: int
-) -> GridPoint:
-    """Return ``policy(name).point(...)`` from a cache; addresses matter only modulo 16 B."""
-    phases = {"table_address": table_phase, "out_address": out_phase}
-    return policy(name).point(row_bytes, item_bytes, **phases, index_bytes=index_bytes)

@@ -82,15 +82,15 @@ class Done(NamedTuple):
     seconds: float  #: from the first chunk's begin to the last one's end
 
 
-def _of_address(emit: Callable[[Any, Any], Any]) -> Any:
-    """Define a compiled function of an address: ``emit(builder, address)`` gives the LLVM code of
+def _compiled(emit: Callable[..., Any]) -> Any:
+    """Define a compiled function of integers: ``emit(builder, *arguments)`` gives the LLVM code of
     its int64 result."""
 
-    def define(_typing: Any, _address: Any) -> Any:
-        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            return emit(builder, arguments[0])
+    def define(_typing: Any, *arguments: Any) -> Any:
+        def codegen(_context: Any, builder: Any, _signature: Any, packed: Any) -> Any:
+            return emit(builder, *cgutils.unpack_tuple(builder, packed[0]))
 
-        return types.int64(types.int64), codegen
+        return types.int64(types.StarArgTuple([types.int64] * len(arguments))), codegen
 
     return intrinsic(define)
 
@@ -104,13 +104,9 @@ def _emit_prefetch(builder: Any, address: Any) -> Any:
     return address
 
 
-def _define_call(_typing: Any, _function: Any, _1: Any, _2: Any, _3: Any, _4: Any, _5: Any) -> Any:
-    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(_INT64, [_INT64] * 5)
-        function = builder.inttoptr(arguments[0], kind.as_pointer())
-        return builder.call(function, arguments[1:])
-
-    return types.int64(*[types.int64] * 6), codegen
+def _emit_call(builder: Any, address: Any, *arguments: Any) -> Any:
+    kind = ir.FunctionType(_INT64, [_INT64] * len(arguments))
+    return builder.call(builder.inttoptr(address, kind.as_pointer()), arguments)
 
 
 def _atomic(operation: str) -> Any:
@@ -129,16 +125,14 @@ def _atomic(operation: str) -> Any:
 
 
 #: Prefetch the cache line at an address, which never faults, whatever the address.
-_prefetch: Any = _of_address(_emit_prefetch)
-#: Call the C function at an address with five integers.
-call: Any = intrinsic(_define_call)
+_prefetch: Any = _compiled(_emit_prefetch)
+#: Call the C function at an address with integers.
+call: Any = _compiled(_emit_call)
 #: Atomic add, exchange and minimum; each returns the value before.
 take, _exchange, _least = (_atomic(name) for name in ("add", "xchg", "min"))
 #: Read the int64 and the int32 at an address.
-_word, _half = (
-    _of_address(lambda b, at: b.load(b.inttoptr(at, _INT64.as_pointer()), align=8)),
-    _of_address(lambda b, at: b.sext(b.load(b.inttoptr(at, _INT32.as_pointer())), _INT64)),
-)
+_word: Any = _compiled(lambda b, at: b.load(b.inttoptr(at, _INT64.as_pointer()), align=8))
+_half: Any = _compiled(lambda b, at: b.sext(b.load(b.inttoptr(at, _INT32.as_pointer())), _INT64))
 _job_words: Any = to_fixed_tuple
 #: The C library's memcpy picks the widest moves of the CPU at hand.
 memcpy: Any = types.ExternalFunction("memcpy", types.int64(*[types.int64] * 3))

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.kernels.grid import GridPoint
-from gatherbench.kernels.launch import Table, architecture, gather_into, load_gather, policy_point
+from gatherbench.kernels.launch import Table, architecture, gather_into, load_gather
 from gatherbench.kernels.mapped_memory import (
     DeviceCopy,
     HostRegistration,
@@ -38,6 +38,7 @@ from gatherbench.kernels.mapped_memory import (
     MappedMemory,
 )
 from gatherbench.kernels.order import Order, ReadOrder, read_order
+from gatherbench.kernels.policies import policy
 from gatherbench.strategies.base import ID_DTYPES, Fetcher, Residency, SetupStep, Ticket, rows_of
 from gatherbench.strategies.buffers import TicketRing
 from gatherbench.strategies.cuda_fetcher import Staging, after, device_rows, event, found_at
@@ -281,11 +282,11 @@ class KernelFetcher(Fetcher):
             self._ids.clear()
             self.memory.close()
 
-    def _point(self, policy: str, address: int, ids: torch.dtype) -> GridPoint:
+    def _point(self, name: str, address: int, ids: torch.dtype) -> GridPoint:
         """Return the launch for a table at ``address``; torch aligns its own memory to 256 B."""
-        item_bytes = self.dtype.itemsize
-        row_bytes = self.row_width * item_bytes
-        return policy_point(policy, row_bytes, item_bytes, address % 16, 0, ids.itemsize)
+        row_bytes, item_bytes = self.table.row_bytes, self.dtype.itemsize
+        place = {"table_address": address, "index_bytes": ids.itemsize}
+        return policy(name).point(row_bytes, item_bytes, **place)
 
 
 class OverlappedFetcher(KernelFetcher):

@@ -30,7 +30,7 @@ from gatherbench.bench.probe.rig import (
     fill,
 )
 from gatherbench.kernels.cuda_calls import call_runtime, runtime
-from gatherbench.kernels.launch import Table, gather_into, policy_point
+from gatherbench.kernels.launch import Table, gather_into
 from gatherbench.kernels.order import read_order
 from gatherbench.kernels.policies import POLICIES
 
@@ -115,7 +115,8 @@ def gathering(rig: Rig, address: int, point: Point, ids: Tensor) -> Callable[[],
     order = read_order(ids, point.order)
     out = rig.out[: len(ids) * width].view(-1, width)
     item = min(4, width & -width)
-    grid = policy_point(point.policy, width, item, address % 16, out.data_ptr() % 16, 8)
+    places = {"table_address": address, "out_address": out.data_ptr()}
+    grid = POLICIES[point.policy].point(width, item, **places)
     table = Table(address, rows, width, stride)
 
     def work() -> Tensor:

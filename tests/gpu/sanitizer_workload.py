@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from gatherbench.kernels.launch import Table, gather_into, policy_point
+from gatherbench.kernels.launch import Table, gather_into
 from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.strategies.conformance import open_known
@@ -24,7 +24,8 @@ for row_bytes in (127, 400) if few else (1, 4, 100, 127, 129, 400, 1412):
             near = table.cuda()
             for address in (registered.address, near.data_ptr()):
                 out = torch.zeros((133, row_bytes), dtype=torch.uint8, device="cuda")
-                point = policy_point(name, row_bytes, 1, address % 16, out.data_ptr() % 16, 8)
+                places = {"table_address": address, "out_address": out.data_ptr()}
+                point = policy.point(row_bytes, 1, **places)
                 gather_into(out, Table(address, 67, row_bytes, stride), ids.cuda(), point)
                 assert torch.equal(out.cpu(), table[ids, :row_bytes]), (name, row_bytes)
 

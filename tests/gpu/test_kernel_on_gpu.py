@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.launch import Table, gather_into, policy_point
+from gatherbench.kernels.launch import Table, gather_into
 from gatherbench.kernels.mapped_memory import HostRegistration
 from gatherbench.kernels.policies import POLICIES
 
@@ -37,8 +37,11 @@ def test_every_policy_gathers_the_right_bytes(name, index, place):
             seen = Table(address, ROWS, row_bytes, stride)
             for to, wanted in ((None, expected), (places.cuda(), scattered)):
                 out = torch.full((777, row_bytes), 17, dtype=torch.uint8, device=CUDA)
-                point = policy_point(
-                    name, row_bytes, 1, address % 16, out.data_ptr() % 16, index.itemsize
+                point = POLICIES[name].point(
+                    *(row_bytes, 1),
+                    table_address=address,
+                    out_address=out.data_ptr(),
+                    index_bytes=index.itemsize,
                 )
                 gather_into(out, seen, ids.cuda(), point, to)
                 assert torch.equal(out.cpu(), wanted), f"rows of {row_bytes} B"
@@ -52,7 +55,7 @@ def test_a_bad_id_gives_zeros_and_its_name_and_harms_nobody(name):
     bad_id = torch.zeros(1, dtype=torch.int64, device=CUDA)
     with HostRegistration(table) as registered:
         out = torch.full((500, 400), 17, dtype=torch.uint8, device=CUDA)
-        point = policy_point(name, 400, 4, registered.address % 16, 0, 8)
+        point = POLICIES[name].point(400, 4, table_address=registered.address)
         seen = Table(registered.address, ROWS, 400, table.shape[1])
         gather_into(out, seen, ids.cuda(), point, bad_id=bad_id)
         rows = out.cpu()
@@ -77,7 +80,7 @@ def test_a_table_beyond_4_gib_and_2_to_the_31_elements():
     )
     out = torch.empty((5, row_bytes), dtype=torch.uint8, device=CUDA)
     for name in POLICIES:
-        point = policy_point(name, row_bytes, 1, 0, 0, 8)
+        point = POLICIES[name].point(row_bytes, 1)
         gather_into(out.zero_(), Table(table.data_ptr(), rows, row_bytes, row_bytes), ids, point)
         assert torch.equal(out, table[ids]), name
 
@@ -88,7 +91,7 @@ def test_the_launch_goes_to_the_current_stream():
     ids = torch.arange(1000, device=CUDA)
     out = torch.zeros(1000, 64, device=CUDA)
     seen = Table(table.data_ptr(), 1000, 256, 256)
-    point = policy_point("aligned", 256, 4, 0, 0, 8)
+    point = POLICIES["aligned"].point(256, 4)
     gather_into(out.clone(), seen, ids, point)  # compiled and loaded
     assert not out.any()  # this, too: loading a kernel may wait for all that runs
     torch.cuda.synchronize()

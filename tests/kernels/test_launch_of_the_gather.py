@@ -18,7 +18,8 @@ import torch
 from gatherbench.kernels import cuda_calls, launch
 from gatherbench.kernels.cuda_calls import CudaCallError, call_driver
 from gatherbench.kernels.grid import GridPoint
-from gatherbench.kernels.launch import Table, gather_into, policy_point
+from gatherbench.kernels.launch import Table, gather_into
+from gatherbench.kernels.policies import POLICIES
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 def test_what_the_kernel_is_given(launched):
     ids, out = torch.arange(33), torch.empty(33, 100, dtype=torch.uint8)
     places, bad_id = torch.arange(33), torch.zeros(1, dtype=torch.int64)
-    point = policy_point("aligned", 100, 1, 0, out.data_ptr() % 16, 8)
+    point = POLICIES["aligned"].point(100, 1, out_address=out.data_ptr())
     gather_into(out, Table(1 << 20, 7_000, 100, 112), ids, point, places, bad_id)
     ((kernel, grid, block, values, kinds, device),) = launched
     assert kernel == (point, "sm_90")
