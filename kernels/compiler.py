@@ -1,9 +1,9 @@
 """Compile the kernels with NVRTC, once on each machine, without a driver or nvcc.
 
-NVRTC comes as a Python wheel and makes a cubin for any architecture it knows. So a machine without
-a GPU can compile (and disassemble, see ``tools/sass.py``) kernels for another one. Compiled kernels
-are cached by cuda.core in ``$GATHERBENCH_KERNEL_CACHE`` or the user's cache, if only this user can
-write there; processes may compile the same kernel at the same time.
+NVRTC comes as a Python wheel and makes a cubin for any architecture it knows, so ``tools/sass.py``
+can disassemble kernels for a GPU that is not here. Compiled kernels are cached by cuda.core in
+``$GATHERBENCH_KERNEL_CACHE`` or the user's cache, if only this user can write there; processes may
+compile the same kernel at the same time.
 """
 
 from __future__ import annotations
@@ -53,10 +53,8 @@ def compile_gather(point: GridPoint, arch: str, *, source: str | None = None) ->
 def compile_source(
     code: str, arch: str, name: str, macros: list[tuple[str, str]] | None = None
 ) -> bytes:
-    """Return the cubin of ``code``, from the cache if it is there; ``name`` is for messages.
-
-    Args:
-        arch: the real architecture to compile for, e.g. ``sm_90``.
+    """Return the cubin of ``code`` for a real architecture, e.g. ``sm_90``, from the cache if it is
+    there; ``name`` is for messages.
 
     Raises:
         CompilerError: there is no compiler, it does not know ``arch``, or it refused the source;
@@ -74,8 +72,7 @@ def compile_source(
 
     options = ProgramOptions(name="gather", arch=arch, std="c++17", define_macro=macros)
     program = Program(code, "c++", options)
-    chosen = os.environ.get("GATHERBENCH_KERNEL_CACHE")
-    folder = Path(chosen) if chosen else cache_folder("kernels")
+    folder = Path(os.environ.get("GATHERBENCH_KERNEL_CACHE") or cache_folder("kernels"))
     try:
         if not private_folder(folder):
             return bytes(program.compile("cubin").code)

@@ -1,8 +1,8 @@
 """Call CUDA's own Python bindings, and turn every bad status into an error with an explanation.
 
-torch offers neither registration of existing memory with flags nor a launch of a cubin, so these
-calls use ``cuda.bindings`` directly. The bindings are imported at the first call: a machine without
-a GPU can import this module, and an error at use names what is missing.
+torch offers neither registration of existing memory with flags nor a launch of a cubin. The
+bindings are imported at the first call: a machine without a GPU can import this module, and an
+error at use names what is missing.
 """
 
 from __future__ import annotations
@@ -48,44 +48,38 @@ def call_runtime(name: str, *arguments: Any, hints: dict[str, str] | None = None
     Raises:
         CudaCallError: the status is not success; ``hints`` are remedies by status name.
     """
-    module = runtime()
-    status, *rest = getattr(module, name)(*arguments)
-    if int(status):
-        module.cudaGetLastError()  # reported here, so clear it
-        hint = (hints or {}).get(status.name, "")
-        if status.name == "cudaErrorInsufficientDriver":
-            hint = driver_shortage() or NO_DRIVER
-        raise CudaCallError(name, status.name, _text(module.cudaGetErrorString(status)), hint)
-    return rest[0] if len(rest) == 1 else (tuple(rest) or None)
+    try:
+        return _call(runtime(), "cudaGetErrorString", name, arguments, hints or {})
+    except CudaCallError:
+        runtime().cudaGetLastError()  # reported here, so clear it
+        raise
 
 
 def call_driver(name: str, *arguments: Any) -> Any:
-    """Call ``cuName(*arguments)`` like :func:`call_runtime`.
+    """Call ``cuName(*arguments)`` like :func:`call_runtime`; it raises without a driver, too."""
+    return _call(driver(), "cuGetErrorString", name, arguments, {})
 
-    Raises:
-        CudaCallError: the status is not success, or there is no driver.
-    """
-    module = driver()
+
+def _call(
+    module: Any, describe: str, name: str, arguments: tuple[Any, ...], hints: dict[str, str]
+) -> Any:
     try:
-        status, *rest = getattr(module, name)(*arguments)
+        status, *answer = getattr(module, name)(*arguments)
     except RuntimeError as missing:  # the bindings load the driver at the first call
         text, hint = str(missing).splitlines()[0], "install the NVIDIA driver"
         raise CudaCallError(name, "no driver", text, hint) from missing
-    if int(status):
-        raise CudaCallError(name, status.name, _text(module.cuGetErrorString(status)))
-    return rest[0] if len(rest) == 1 else (tuple(rest) or None)
-
-
-def _text(answer: tuple[Any, bytes | None]) -> str:
-    """Return the text of an answer (status, text) of ``cudaGetErrorString`` and the like."""
-    return (answer[1] or b"no description").decode()
+    if not int(status):
+        return answer[0] if len(answer) == 1 else (tuple(answer) or None)
+    hint = hints.get(status.name, "")
+    if status.name == "cudaErrorInsufficientDriver":
+        hint = driver_shortage() or NO_DRIVER
+    _, text = getattr(module, describe)(status)
+    raise CudaCallError(name, status.name, (text or b"no description").decode(), hint)
 
 
 def driver_shortage(major: int | None = None) -> str:
-    """Return the remedy for a driver too old for CUDA ``major`` (default: that of the bindings).
-
-    Empty where the driver is new enough, and where there is no driver.
-    """
+    """Return the remedy for a driver too old for CUDA ``major`` (default: that of the bindings);
+    empty where it is new enough, and where there is none."""
     try:
         served = int(call_driver("cuDriverGetVersion"))  # e.g. 12080; needs no GPU, and no cuInit
     except CudaCallError:
@@ -107,9 +101,7 @@ def device_attribute(name: str, device: int) -> int:
 
 
 def pointer_kind(address: int) -> str:
-    """Return CUDA's kind of memory at ``address``: Unregistered, Host, Device or Managed.
-
-    It comes from ``cudaPointerGetAttributes``; ``Host`` is page-locked or registered host memory.
-    """
+    """Return CUDA's kind of memory at ``address``: Unregistered, Host (page-locked or registered
+    host memory), Device or Managed."""
     kind: str = call_runtime("cudaPointerGetAttributes", address).type.name
     return kind.removeprefix("cudaMemoryType")

@@ -70,9 +70,8 @@ def load_kernel(cubin: bytes, name: str) -> Any:
 def load_gather(point: GridPoint, arch: str) -> Any:
     """Load the gather kernel of ``point`` for an architecture, and compile it if need be.
 
-    Raises:
-        CompilerError: there is no compiler, or it refused the source.
-        CudaCallError: there is no driver, or it refuses the cubin.
+    It raises ``CompilerError`` (no compiler, or it refused the source) or ``CudaCallError`` (no
+    driver, or it refused the cubin).
     """
     return load_kernel(compiler.compile_gather(point, arch), compiler.KERNEL_NAME)
 
