@@ -2,8 +2,8 @@
 
 A random gather touches a new page with almost every row. With pages of 4 KiB each touch also
 misses the TLB, and the page walk costs about as much as the row; with pages of 2 MiB it mostly
-hits. ``torch.empty`` asks for no huge pages, so this module maps the memory itself. It touches
-every page once, so that no later gather pays for the faults.
+hits. ``torch.empty`` asks for no huge pages, so this module maps the memory itself, and touches
+every page, so that no later gather pays for the faults.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import torch
 from numpy.typing import NDArray
@@ -30,8 +29,7 @@ from gatherbench.kernels.modes import plain_torch
 HUGE_PAGE = 2 << 20
 #: GiB of host memory that will be available; see :func:`available_bytes`.
 MEMORY_VARIABLE = "GATHERBENCH_MEMORY_GIB"
-#: Linux's flag for "do not refuse this because of the current memory"; Python has no name for it
-#: before 3.13.
+#: Do not refuse this because of the current memory; Python has no name for it before 3.13.
 _MAP_NORESERVE = 0x4000
 #: On machines whose memory grows with use: bytes to touch at once, and seconds to wait for more.
 _TOUCH_BYTES, _GROWTH_S, _LOOK_S = 1 << 30, 5.0, 0.02
@@ -63,17 +61,16 @@ def available_in_cgroup(
     """
     with contextlib.suppress(OSError):
         path = re.search(r"^0::/(.*)$", process.read_text(), re.MULTILINE)
-        folder = mount / path[1] if path else mount
+        folder, left = mount / (path[1] if path else ""), []
         # In a container the path may be the host's, while the mount begins at this cgroup.
         folder = folder if folder.is_dir() else mount
-        left = []
         for group in (folder, *folder.parents):
-            if (group / "memory.max").exists() and (group / "memory.max").read_text() != "max\n":
-                files = re.findall(
-                    r"^(?:in)?active_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE
-                )
+            limit = group / "memory.max"
+            if limit.exists() and (most := limit.read_text()) != "max\n":
+                stat = (group / "memory.stat").read_text()
+                files = re.findall(r"^(?:in)?active_file (\d+)$", stat, re.MULTILINE)
                 used = int((group / "memory.current").read_text()) - sum(map(int, files))
-                left.append(max(0, int((group / "memory.max").read_text()) - max(0, used)))
+                left.append(max(0, int(most) - max(0, used)))
         return min(left, default=None)
     return None
 
@@ -82,8 +79,7 @@ def empty_table(shape: tuple[int, int], dtype: torch.dtype, *, shared: bool = Fa
     """Allocate a zeroed table ``[N, D]`` in anonymous memory, with every page present.
 
     Tables of at least one huge page start at a huge-page boundary and ask for transparent huge
-    pages; where those are switched off they get ordinary pages. The memory is returned when the
-    last tensor that uses it dies.
+    pages. The memory is returned when the last tensor that uses it dies.
 
     Args:
         shared: processes that are forked later share it, and none of them gets a copy when it
@@ -97,7 +93,19 @@ def empty_table(shape: tuple[int, int], dtype: torch.dtype, *, shared: bool = Fa
     with plain_torch():
         if size < HUGE_PAGE and not (shared and size):
             return torch.zeros(shape, dtype=dtype, device="cpu")
-        flat = _map(size, shared=shared)
+        # Not Python's default, MAP_SHARED, which gets no huge pages on most systems.
+        flags = (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | mmap.MAP_ANONYMOUS
+        if MEMORY_VARIABLE in os.environ:  # the kernel would refuse more than it has now
+            flags |= _MAP_NORESERVE
+        try:
+            mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=flags)
+        except OSError as error:
+            raise MemoryError(f"cannot map {size / 2**30:.1f} GiB: {error.strerror}") from error
+        with contextlib.suppress(OSError):  # a kernel built without them: ordinary pages
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+        whole = torch.frombuffer(mapping, dtype=torch.uint8)  # keeps the map alive
+        skip = -whole.data_ptr() % HUGE_PAGE
+        flat = whole[skip : skip + size]
         touch(flat)
         return flat.view(dtype).view(shape)
 
@@ -109,38 +117,11 @@ def size_of(shape: tuple[int, int], dtype: torch.dtype) -> int:
     return shape[0] * shape[1] * dtype.itemsize
 
 
-def resident_copy(table: Tensor | NDArray[np.generic]) -> Tensor:
-    """Copy ``table`` ``[N, D]``, a host tensor or an array (a read-only map, too), to memory of
-    :func:`empty_table`: a file is read once, in order, and later gathers find every row in memory.
-    """
-    source = table if isinstance(table, Tensor) else tensor_of(table)
-    rows, width = source.shape
-    return empty_table((rows, width), source.dtype).copy_(source)
-
-
 def tensor_of(array: NDArray[Any]) -> Tensor:
     """Return ``array`` as a tensor over the same memory; never write to that of a read-only one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a read-only one
         return torch.from_numpy(array)
-
-
-def _map(size: int, *, shared: bool) -> Tensor:
-    """Map ``size`` anonymous bytes at a huge-page boundary; the tensor keeps the map alive."""
-    try:
-        # Not Python's default, MAP_SHARED: shared memory gets no transparent huge pages on most
-        # systems.
-        flags = (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | mmap.MAP_ANONYMOUS
-        if MEMORY_VARIABLE in os.environ:  # the kernel would refuse more than it has now
-            flags |= _MAP_NORESERVE
-        mapping = mmap.mmap(-1, size + HUGE_PAGE, flags=flags)
-    except OSError as error:
-        raise MemoryError(f"cannot map {size / 2**30:.1f} GiB: {error.strerror}") from error
-    with contextlib.suppress(OSError):  # a kernel built without them: ordinary pages
-        mapping.madvise(mmap.MADV_HUGEPAGE)
-    whole = torch.frombuffer(mapping, dtype=torch.uint8)
-    skip = -whole.data_ptr() % HUGE_PAGE
-    return whole[skip : skip + size]
 
 
 def touch(flat: Tensor) -> None:

@@ -4,8 +4,7 @@ Registered memory is mapped for the GPU in pages of 4 KiB, whatever pages the ho
 of managed memory (UVM) takes it from the host in chunks of 2 MiB, 64 KiB or 4 KiB and maps a whole
 chunk as one page, since driver 530.30.02 (NVIDIA's open kernel modules, ``uvm_va_block.c``). It
 does not retry for chunks above 4 KiB (``__GFP_NORETRY`` in ``uvm_pmm_sysmem.c``): a host with
-fragmented memory silently gives small ones. ``gatherbench probe`` compares it with registered
-memory.
+fragmented memory silently gives small ones.
 
 Preferred location CPU keeps a page from moving to the GPU that reads it, and accessed-by maps it
 beforehand (CUDA C++ Programming Guide, "Data Usage Hints"); a fault then adds a mapping and moves
@@ -74,8 +73,7 @@ def managed_refusal(device: int) -> Reason | None:
 
 def managed_room(size_bytes: int, processes: int = 1) -> Reason | None:
     """Return why the host has no room for a managed table of that size in each of ``processes``,
-    which cannot share it; ``None`` if it has.
-    """
+    which cannot share it; ``None`` if it has."""
     there, wanted = available_bytes(), size_bytes * processes
     if wanted <= SHARE_OF_HOST * there:
         return None
@@ -162,14 +160,15 @@ def empty(
 
 def _advise(span: Span, advice: str, device: int | None) -> None:
     """Advise the driver about ``span`` and a GPU, or the host (``None``)."""
-    place, kinds = runtime().cudaMemLocation(), runtime().cudaMemLocationType
-    host = device is None
-    place.type = kinds.cudaMemLocationTypeHost if host else kinds.cudaMemLocationTypeDevice
+    cuda = runtime()
+    place, kinds = cuda.cudaMemLocation(), cuda.cudaMemLocationType
     place.id = device or 0
-    kind = getattr(runtime().cudaMemoryAdvise, advice)
+    place.type = (
+        kinds.cudaMemLocationTypeHost if device is None else kinds.cudaMemLocationTypeDevice
+    )
     # CUDA 12's function of this name takes a device's number; a second one takes a location.
-    name = "cudaMemAdvise_v2" if hasattr(runtime(), "cudaMemAdvise_v2") else "cudaMemAdvise"
-    call_runtime(name, span.address, span.size_bytes, kind, place)
+    name = "cudaMemAdvise_v2" if hasattr(cuda, "cudaMemAdvise_v2") else "cudaMemAdvise"
+    call_runtime(name, span.address, span.size_bytes, getattr(cuda.cudaMemoryAdvise, advice), place)
 
 
 def _free(address: int, pid: int) -> None:

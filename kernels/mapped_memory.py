@@ -107,13 +107,12 @@ class HostRegistration(MappedMemory):
                 "the table lies in managed memory, which cannot be registered: take memory ="
                 ' "managed", or load it into ordinary memory'
             )
-        here = map_at(table.data_ptr())
-        self._read_only = here is not None and "w" not in here.permissions
         super().__init__(table, device)
 
     def _map(self, table: Tensor, device: int) -> None:
-        start = table.data_ptr()
-        key = _acquire(start, self.size_bytes, _flags(self._read_only, device))
+        start, here = table.data_ptr(), map_at(table.data_ptr())
+        flags = _flags(here is not None and "w" not in here.permissions, device)
+        key = _acquire(start, self.size_bytes, flags)
         # The finalizer holds the tensor: its memory cannot be freed before it is unregistered.
         self._release = weakref.finalize(self, _give_up, key, os.getpid(), table)
         try:
@@ -127,8 +126,7 @@ class ManagedMemory(MappedMemory):
     """A table (contiguous, in host memory) in managed memory that stays on the CPU, mapped for the
     GPU: the table itself if it lies there, else a copy, whose time ``seconds`` includes.
 
-    Raises:
-        CudaCallError, MemoryError: see ``managed_table``.
+    It raises as :func:`managed_table`.
     """
 
     kind = "Managed"
@@ -192,11 +190,10 @@ def _acquire(start: int, size: int, flags: int) -> tuple[int, int]:
                 raise
             # Other code's registration also serves, if it covers all of the memory. Testing both
             # ends does not prove that if registrations of this module cover only parts.
-            parts = any(
-                held not in _foreign and held[0] < end and start < sum(held) for held in list(_held)
-            )
-            kinds = {pointer_kind(start), pointer_kind(end - 1)}
-            if parts or kinds != {"Host"}:
+            own = (held for held in list(_held) if held not in _foreign)
+            if any(held[0] < end and start < sum(held) for held in own):
+                raise
+            if {pointer_kind(start), pointer_kind(end - 1)} != {"Host"}:
                 raise
             _foreign.add(key)
         _held[key] = 1

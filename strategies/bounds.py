@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gatherbench.kernels.host_memory import resident_copy
+from gatherbench.kernels.host_memory import empty_table
 from gatherbench.kernels.reference import byte_rows, reference_gather
 from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
@@ -58,7 +58,8 @@ class AllInGpu(Strategy):
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if device.type == "cuda":
             return KernelFetcher.of(features, device, "resident", "unaligned")
-        path = DirectPath(resident_copy(features))
+        rows, width = features.shape
+        path = DirectPath(empty_table((rows, width), features.dtype).copy_(features))
         path.live = False
         return HostFetcher(path, features, lookahead=0)
 

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import psutil
 import pytest
 import torch
@@ -18,9 +17,7 @@ from gatherbench.kernels.host_memory import (
     available_bytes,
     available_in_cgroup,
     empty_table,
-    resident_copy,
 )
-from gatherbench.kernels.reference import same_bytes
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float64)
 
@@ -71,23 +68,6 @@ def test_without_huge_pages_the_table_is_the_same(monkeypatch, advice_fails):
     monkeypatch.setattr(host_memory.mmap, "mmap", Mapping)
     table = empty_table((HUGE_PAGE, 3), torch.uint8)
     assert not bool(table.any())
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(0, 7), (3001, 100)])
-def test_resident_copy_of_a_tensor(shape, dtype):
-    size = (shape[0], shape[1] * dtype.itemsize)
-    table = torch.randint(0, 256, size, dtype=torch.uint8).view(dtype)
-    copy = resident_copy(table.t().contiguous().t())
-    assert same_bytes(copy, table) is None
-    assert copy.is_contiguous()
-
-
-def test_resident_copy_of_a_memory_map(tmp_path):
-    array = np.random.default_rng(0).standard_normal((10_000, 60), dtype=np.float32)
-    np.save(tmp_path / "features.npy", array)
-    copy = resident_copy(np.load(tmp_path / "features.npy", mmap_mode="r"))
-    assert same_bytes(copy, torch.from_numpy(array)) is None
 
 
 @pytest.mark.parametrize("shared", [False, True])

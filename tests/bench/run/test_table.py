@@ -105,9 +105,10 @@ import gc, sys
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
+import torch
 from gatherbench.bench.run.table import load_table
 from gatherbench.kernels import cuda_calls, managed_memory
-from gatherbench.kernels.host_memory import resident_copy
+from gatherbench.kernels.host_memory import empty_table, tensor_of
 from gatherbench.kernels.mapped_memory import ManagedMemory
 
 size, held = 64 << 20, {}
@@ -147,7 +148,9 @@ ways = {
     "anonymous": lambda: load("anonymous"),
     "shared": lambda: load("shared"),
     "managed": lambda: ManagedMemory(load("managed")).tensor,
-    "copied from a map": lambda: resident_copy(features()),
+    "copied from a map": lambda: empty_table(features().shape, torch.float32).copy_(
+        tensor_of(features())
+    ),
     "copied to managed": lambda: ManagedMemory(load("anonymous")).tensor,
 }
 load("anonymous")  # threads, once
