@@ -85,12 +85,14 @@ class Done(NamedTuple):
 def _compiled(emit: Callable[..., Any]) -> Any:
     """Define a compiled function of integers: ``emit(builder, *arguments)`` gives the LLVM code of
     its int64 result."""
+    unpack: Any = cgutils.unpack_tuple
+    packed_as: Any = types.StarArgTuple
 
     def define(_typing: Any, *arguments: Any) -> Any:
         def codegen(_context: Any, builder: Any, _signature: Any, packed: Any) -> Any:
-            return emit(builder, *cgutils.unpack_tuple(builder, packed[0]))
+            return emit(builder, *unpack(builder, packed[0]))
 
-        return types.int64(types.StarArgTuple([types.int64] * len(arguments))), codegen
+        return types.int64(packed_as([types.int64] * len(arguments))), codegen
 
     return intrinsic(define)
 

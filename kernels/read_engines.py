@@ -1,13 +1,12 @@
 """Keep many reads of a file in flight, by compiled loops over libc's ``pread`` and over io_uring.
 
 A disk answers one read after some 100 µs, and many reads hardly later: the number of reads in
-flight counts. Both loops take the same :class:`Reads`. Each read lands in a slot of aligned memory,
-and its rows are copied from there to their places while the slot is still in the caches; then the
-slot takes another read. So the memory depends only on the depth, however large a minibatch is.
+flight counts. Each read lands in a slot of aligned memory, and its rows are copied from there to
+their places while the slot is still in the caches; then the slot takes another read. So the memory
+depends only on the depth, however large a minibatch is.
 
 The loops hold no lock (``nogil``). They get the addresses of ``pread`` and of liburing's functions
-as arguments, not as constants: so numba can cache the compiled code on disk, and a test can pass a
-function that fails. Integer arguments travel in registers, where an extra one does no harm.
+as arguments, so that numba can cache the compiled code on disk.
 """
 
 from __future__ import annotations
@@ -42,8 +41,6 @@ _RING_REMEDIES = {
     errno.ENOSYS: ": the kernel has no io_uring",
     errno.ENOMEM: ": more memory may have to be locked (ulimit -l)",
 }
-
-
 #: Statuses of a ring after which the same call works.
 _AGAIN = (-errno.EINTR, -errno.EAGAIN, -errno.EBUSY)
 _errno_location: Any = types.ExternalFunction("__errno_location", types.intp())
@@ -62,8 +59,8 @@ class ReadPlan(NamedTuple):
 def plan_reads(ids: NDArray[np.int64], file: TableFile, block: int, merge: bool) -> ReadPlan:
     """Plan the reads of whole blocks for rows ``ids`` (int64 ``[B]``): one read a row.
 
-    With ``merge`` rows are read in ascending order. A row whose blocks overlap or touch those of
-    the previous read joins it, up to :data:`MERGE_BYTES` in all.
+    With ``merge`` rows are read in ascending order, and a row whose blocks overlap or touch those
+    of the previous read joins it, up to :data:`MERGE_BYTES` in all.
     """
     order = np.argsort(ids) if merge else np.arange(len(ids))
     rows = file.offset + ids[order] * file.row_bytes
@@ -141,7 +138,7 @@ def _finish(reads: Reads, k: int, slot: int, got: Any, error: Any, took: int) ->
 
 @njit(nogil=True, cache=True)
 def read_by_thread(reads: Reads, pread: int, counters: NDArray[np.int64]) -> None:
-    """Take reads, one at a time, until there are none; call it in a thread for each read in flight.
+    """Take reads, one at a time, until there are none, in each of several threads.
 
     ``counters``, int64 ``[2]``, zeros at first, count the reads and the slots that are taken.
     """
@@ -153,7 +150,7 @@ def read_by_thread(reads: Reads, pread: int, counters: NDArray[np.int64]) -> Non
         if k >= count:
             return
         began = _now(moment)
-        got = call(pread, reads.fd, slot, reads.plan.sizes[k], reads.plan.begins[k], 0)
+        got = call(pread, reads.fd, slot, reads.plan.sizes[k], reads.plan.begins[k])
         if got < 0:
             memcpy(error.ctypes.data, _errno_location(), 4)
         took = _now(moment) - began
@@ -191,21 +188,20 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing) -> int:
     while in_flight or (good and k < count):
         now = _now(moment)
         while good and k < count and in_flight < depth:
-            entry = call(uring.get_sqe, uring.ring, 0, 0, 0, 0)
+            entry = call(uring.get_sqe, uring.ring)
             if entry == 0:
                 break
             slot = free[in_flight]
             at = reads.slots.ctypes.data + slot * reads.slot_bytes
             call(uring.prep_read, entry, reads.fd, at, reads.plan.sizes[k], reads.plan.begins[k])
-            call(uring.sqe_set_data64, entry, slot, 0, 0, 0)
+            call(uring.sqe_set_data64, entry, slot)
             reading[slot], began[slot] = k, now
             in_flight += 1
             k += 1
-        status: Any = np.int64(np.int32(call(uring.submit_and_wait, uring.ring, 1, 0, 0, 0)))
+        status: Any = np.int64(np.int32(call(uring.submit_and_wait, uring.ring, 1)))
         if status < 0 and status not in _AGAIN:
             return -status
-        done = call(uring.peek_batch_cqe, uring.ring, entries.ctypes.data, depth, 0, 0)
-        done &= 0xFFFFFFFF
+        done = call(uring.peek_batch_cqe, uring.ring, entries.ctypes.data, depth) & 0xFFFFFFFF
         now = _now(moment)
         for i in range(done):
             memcpy(ended.ctypes.data, entries[i], 16)  # user_data, then res and flags
@@ -216,7 +212,7 @@ def read_by_ring(reads: Reads, depth: int, uring: Liburing) -> int:
                 good = False
             in_flight -= 1
             free[in_flight] = slot
-        call(uring.cq_advance, uring.ring, done, 0, 0, 0)
+        call(uring.cq_advance, uring.ring, done)
     return 0
 
 
@@ -226,8 +222,7 @@ class ThreadEngine:
     name = "threads"
 
     def __init__(self, depth: int) -> None:
-        self._depth, self._pread = depth, _addresses(ctypes.CDLL(None), "pread")[0]
-        # Starts no thread yet.
+        self._depth, (self._pread,) = depth, _addresses(ctypes.CDLL(None), "pread")
         self._pool = ThreadPoolExecutor(max(1, depth - 1), "gatherbench-gather")
 
     def run(self, reads: Reads) -> None:
@@ -235,8 +230,8 @@ class ThreadEngine:
         job = reads, self._pread, np.zeros(2, np.int64)
         helpers = min(self._depth, -(-len(reads.plan.begins) // _READS_A_THREAD)) - 1
         pending = [self._pool.submit(read_by_thread, *job) for _ in range(helpers)]
-        # This thread begins at once. When all is done, it returns even if other threads have yet to
-        # begin: in a busy process they may be late by several milliseconds.
+        # This thread begins at once, and does not wait for those that have yet to begin: in a busy
+        # process they may be late by several milliseconds.
         read_by_thread(*job)
         for future in pending:
             if not future.cancel():
@@ -280,11 +275,8 @@ def _addresses(library: ctypes.CDLL, *names: str) -> list[int]:
 
 
 def _liburing() -> ctypes.CDLL:
-    """Load the system's liburing (the variant for callers without C headers) or the package's.
-
-    The package's own Python calls do not help here: they take a ``bytearray``, which is not
-    aligned, and each costs about as much as a read of a fast disk.
-    """
+    """Load the system's liburing (the variant for callers without C headers) or the package's,
+    whose own Python calls do not help: each costs about as much as a read of a fast disk."""
     package = importlib.util.find_spec("liburing")
     folders = (package.submodule_search_locations if package else None) or ()
     for library in (_SYSTEM_LIBRARY, *(f"{folder}/liburing.so" for folder in folders)):
@@ -298,10 +290,9 @@ def _liburing() -> ctypes.CDLL:
 
 def open_engine(name: str, depth: int) -> tuple[ThreadEngine | RingEngine, str]:
     """Open the engine ``name``; if that fails, return threads and the reason."""
-    reason = ""
-    if name == RingEngine.name:
-        try:
-            return RingEngine(depth), ""
-        except OSError as error:
-            reason = error.strerror or str(error)
-    return ThreadEngine(depth), reason
+    if name != RingEngine.name:
+        return ThreadEngine(depth), ""
+    try:
+        return RingEngine(depth), ""
+    except OSError as error:
+        return ThreadEngine(depth), error.strerror or str(error)

@@ -16,9 +16,6 @@
 // room that they could need. Behind the last target stands -1, and behind the last edge, the last of
 // `ends`, is nothing; relabel_kernel tells both numbers.
 //
-// Lists of hot nodes may lie in GPU memory beside a graph that is read in place: `slots` says where each
-// of these begins in `kept`, and is -1 for the others.
-//
 // `first` has a word for each node of the graph and is never cleared. Positions are written into it
 // from `base` on, and each layer's base is so low that all of its words are below every older one.
 
@@ -92,44 +89,44 @@ __device__ __forceinline__ i64 node_at(i64 position, const i64* nodes, const i64
 
 }  // namespace sample
 
+using sample::i64;
+using sample::u64;
+
 // How many edges each node gets: none for the -1 that relabel_kernel leaves behind the last node.
-extern "C" __global__ void count_kernel(long long positions, const long long* indptr,
-                                        const long long* nodes, long long fanout,
-                                        long long* counts) {
-  const long long p = sample::this_position();
+extern "C" __global__ void count_kernel(i64 positions, const i64* indptr, const i64* nodes,
+                                        i64 fanout, i64* counts) {
+  const i64 p = sample::this_position();
   if (p >= positions) return;
-  const long long node = nodes[p];
-  const long long degree = node < 0 ? 0 : indptr[node + 1] - indptr[node];
+  const i64 node = nodes[p];
+  const i64 degree = node < 0 ? 0 : indptr[node + 1] - indptr[node];
   counts[p] = fanout >= 0 && fanout < degree ? fanout : degree;
 }
 
 // The edges: all sources (as nodes of the graph), and behind them the targets (as local numbers).
-extern "C" __global__ void draw_kernel(long long positions, const long long* indptr,
-                                       const void* indices, long long index_bytes,
-                                       const long long* nodes, const long long* ends,
-                                       long long targets, unsigned long long key, long long* edges,
-                                       long long* first, long long base) {
-  const long long p = sample::this_position();
+extern "C" __global__ void draw_kernel(i64 positions, const i64* indptr, const void* indices,
+                                       i64 index_bytes, const i64* nodes, const i64* ends,
+                                       i64 targets, u64 key, i64* edges, i64* first, i64 base) {
+  const i64 p = sample::this_position();
   if (p >= positions) return;
-  long long node;
+  i64 node;
   if (p < targets) {
     node = nodes[p];
     if (node < 0) return;
   } else {
-    const long long edge = p - targets, total = ends[targets - 1];
+    const i64 edge = p - targets, total = ends[targets - 1];
     if (edge >= total) return;
-    const long long target = sample::target_of(edge, ends, targets);
-    const long long start = target == 0 ? 0 : ends[target - 1];
-    const long long v = nodes[target], begin = indptr[v];
-    const long long spare = indptr[v + 1] - begin - (ends[target] - start);
-    long long place = edge - start;
+    const i64 target = sample::target_of(edge, ends, targets);
+    const i64 start = target == 0 ? 0 : ends[target - 1];
+    const i64 v = nodes[target], begin = indptr[v];
+    const i64 spare = indptr[v + 1] - begin - (ends[target] - start);
+    i64 place = edge - start;
     if (spare > 0) {
-      const unsigned long long number = static_cast<unsigned long long>(v + 1);
+      const u64 number = static_cast<u64>(v + 1);
       place = sample::Floyd{sample::mix(key + sample::kGolden * number), spare}.taken(place);
     }
     place += begin;
     node = index_bytes == 4 ? static_cast<const int*>(indices)[place]
-                            : static_cast<const long long*>(indices)[place];
+                            : static_cast<const i64*>(indices)[place];
     edges[edge] = node;
     edges[total + edge] = target;
   }
@@ -137,34 +134,31 @@ extern "C" __global__ void draw_kernel(long long positions, const long long* ind
 }
 
 // Whether a position is the first that names its node; of each target its own place is.
-extern "C" __global__ void mark_kernel(long long positions, const long long* nodes,
-                                       const long long* ends, long long targets,
-                                       const long long* sources, const long long* first,
-                                       long long base, long long* marks) {
-  const long long p = sample::this_position();
+extern "C" __global__ void mark_kernel(i64 positions, const i64* nodes, const i64* ends,
+                                       i64 targets, const i64* sources, const i64* first, i64 base,
+                                       i64* marks) {
+  const i64 p = sample::this_position();
   if (p >= positions) return;
-  const long long node = sample::node_at(p, nodes, ends, targets, sources);
+  const i64 node = sample::node_at(p, nodes, ends, targets, sources);
   marks[p] = node >= 0 && first[node] == base + p;
 }
 
 // Sources become local numbers: how many nodes were named before theirs. `known` gets the nodes in
 // that order, and -1 behind them; `sizes` the numbers of edges and of nodes.
-extern "C" __global__ void relabel_kernel(long long positions, const long long* nodes,
-                                          const long long* ends, long long targets,
-                                          long long* sources, const long long* first,
-                                          long long base, const long long* ranks, long long* known,
-                                          long long* sizes) {
-  const long long p = sample::this_position();
+extern "C" __global__ void relabel_kernel(i64 positions, const i64* nodes, const i64* ends,
+                                          i64 targets, i64* sources, const i64* first, i64 base,
+                                          const i64* ranks, i64* known, i64* sizes) {
+  const i64 p = sample::this_position();
   if (p >= positions) return;
   if (p == 0) {
     sizes[0] = ends[targets - 1];
     sizes[1] = ranks[positions - 1];
   }
   if (p >= ranks[positions - 1]) known[p] = -1;
-  const long long node = sample::node_at(p, nodes, ends, targets, sources);
+  const i64 node = sample::node_at(p, nodes, ends, targets, sources);
   if (node < 0) return;
-  const long long place = first[node] - base;
-  const long long local = ranks[place] - 1;
+  const i64 place = first[node] - base;
+  const i64 local = ranks[place] - 1;
   if (place == p) known[local] = node;
   if (p >= targets) sources[p - targets] = local;
 }

@@ -171,7 +171,7 @@ def cuda_device() -> dict[str, Any] | None:
 def used_first(gpus: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str | None]:
     """Return the GPUs, that on which cases run first, and its ``uuid_hash``; ``None``: unknown."""
     device = cuda_device()
-    used = device and device["uuid_hash"]
+    used = device["uuid_hash"] if device else None
     if used not in [gpu["uuid_hash"] for gpu in gpus]:
         return gpus, None
     return sorted(gpus, key=lambda gpu: gpu["uuid_hash"] != used), used

@@ -197,7 +197,7 @@ WRONG = {
     "follows one step only": ("place = drawn(before);\n", "return mine;\n"),
     "never draws the last place": ("(spare + turn + 1);", "(spare + turn);"),
     "turns counted from 0": ("static_cast<u64>(turn + 1)", "static_cast<u64>(turn)"),
-    "nodes counted from 0": ("static_cast<unsigned long long>(v + 1)", "(unsigned long long)v"),
+    "nodes counted from 0": ("static_cast<u64>(v + 1)", "(unsigned long long)v"),
     "every layer alike": ("sample::mix(key + ", "sample::mix(0 * key + "),
     "a signed shift": ("(z ^ (z >> 30))", "(z ^ static_cast<u64>(static_cast<i64>(z) >> 30))"),
     "another constant": ("0x94D049BB133111EBull", "0x94D049BB133111EDull"),
