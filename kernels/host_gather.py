@@ -1,18 +1,14 @@
 """Gather on the CPU as fast as possible: compiled loops on every core, for tensors of any dtype.
 
-A slow CPU gather would flatter every path that is compared with it; see
-``bench/regress/bench_gather.py``.
+A slow CPU gather would flatter every path that is compared with it. Two things make this one
+faster than ``torch.index_select`` (``bench/regress/bench_gather.py``). The lines of a row some
+distance ahead are prefetched while the current row is copied: the misses of many rows overlap. And
+a row is copied by the C library's ``memcpy``, which picks the widest moves of the CPU at hand.
+Streaming (non-temporal) stores do not pay: row by row they lose at most widths, and they leave
+nothing in the caches for the next reader of the batch.
 
-Two things make it faster than ``torch.index_select``. The ids are known in advance, so the lines of
-a row some distance ahead are prefetched while the current row is copied: the misses of many rows
-overlap. And a row is copied by the C library's ``memcpy``, which picks the widest moves of the CPU
-at hand. Streaming (non-temporal) stores do not pay: row by row they lose at most widths, through a
-block that fits the L1 cache they win or lose a tenth, and they leave nothing in the caches for the
-next reader of the batch.
-
-The threads are those of :mod:`gatherbench.kernels.native_threads`. numba's own parallel loops abort
-the process when two Python threads enter them at once, as a background gather and a sampler do. A
-thread takes chunks of a job from a common counter, so that the others do the work of a late thread.
+The threads are those of :mod:`gatherbench.kernels.native_threads`: numba's own parallel loops abort
+the process when two Python threads enter them at once, as a background gather and a sampler do.
 """
 
 from __future__ import annotations
@@ -33,8 +29,8 @@ CHUNK_BYTES = 512 << 10
 #: In a shared gather each thread takes this many chunks, if no thread is late: all wait for the
 #: last chunk, whose thread may not be running. Smaller chunks would lose the prefetching.
 _CHUNKS, _LEAST_CHUNK_BYTES = 8, 64 << 10
-#: Bytes to prefetch ahead, and the fewest and most rows: measured at row sizes of 4 B to 8 KiB;
-#: about a third of an L1 cache, and few rows gain beyond 32.
+#: Bytes to prefetch ahead (a third of an L1 cache), and the fewest and most rows: measured at row
+#: sizes of 4 B to 8 KiB.
 _AHEAD_BYTES, _MIN_AHEAD, _MAX_AHEAD = 16 << 10, 4, 32
 
 
@@ -59,9 +55,8 @@ class Begun:
     def result(self, *, help_first: bool = False) -> float:
         """Wait until it is done; return the seconds that it took (0 in later calls).
 
-        Raises:
-            IndexError: as :meth:`HostGather.gather`.
-            RuntimeError: the threads were closed before any had begun.
+        It raises as :meth:`HostGather.gather`, and ``RuntimeError`` if the threads were closed
+        before any had begun.
         """
         with self._turn:
             if first := not self._done:
@@ -86,19 +81,17 @@ class Tensors(NamedTuple):
             raise RuntimeError("the fetcher was closed before this fetch began")
         if (at := done.bad) < 0:
             return
-        where = ""
+        wrong = f"ids[{at}] = {self.ids[at]}: the table has rows 0..{len(self.table) - 1}"
         if self.positions is not None:
-            where = f"; positions[{at}] = {self.positions[at]} of {len(self.out)}"
-        rows = f"the table has rows 0..{len(self.table) - 1}"
-        raise IndexError(f"ids[{at}] = {self.ids[at]}: {rows}{where}")
+            wrong += f"; positions[{at}] = {self.positions[at]} of {len(self.out)}"
+        raise IndexError(wrong)
 
 
 class HostGather(AbstractContextManager["HostGather"]):
     """Gathers rows and copies buffers in host memory on ``threads`` threads (default: all cores).
 
     It may be called from several threads at once, and after a fork: the child gets its own threads.
-    It compiles its loops when made (the result is cached on disk), not during the first gather.
-    Tuning changes ``threads``, the number in use.
+    It compiles its loops when made. Tuning changes ``threads``, the number in use.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -143,23 +136,20 @@ class HostGather(AbstractContextManager["HostGather"]):
     def rows(self, table: Tensor, ids: Tensor) -> Tensor:
         """Return the rows ``ids`` of ``table`` in fresh memory; see :meth:`gather`.
 
-        A few rows are gathered in the calling thread by one call, without any other thread.
-        ``table`` and ``ids`` must fit each other: only the values of the ids are checked.
+        A few rows are gathered in the calling thread by one call, and only the values of their ids
+        are checked.
         """
         out = torch.empty((ids.numel(), table.shape[1]), dtype=table.dtype, device="cpu")
         if self.shares(ids.numel(), table.shape[1] * table.element_size()):
             self.gather(table, ids, out)
-            return out
-        self._usable()
-        tensors = Tensors(table, ids, out, None, None)
-        tensors.require(Done(gather_here(_job(tensors)), False, 0.0))
+        else:
+            self._usable()
+            tensors = Tensors(table, ids, out, None, None)
+            tensors.require(Done(gather_here(_job(tensors)), False, 0.0))
         return out
 
     def begin(self, table: Tensor, ids: Tensor, out: Tensor, then: Tensor | None = None) -> Begun:
-        """Gather by other threads while this one goes on; the inputs must not change meanwhile.
-
-        :meth:`Begun.result` raises the error of a bad id.
-        """
+        """Gather by other threads while this one goes on; the inputs must not change meanwhile."""
         return self._begin(Tensors(table, ids, out, None, then), helped=False)
 
     def _begin(self, tensors: Tensors, *, helped: bool) -> Begun:
@@ -178,11 +168,8 @@ class HostGather(AbstractContextManager["HostGather"]):
         return Begun(native, number, tensors)
 
     def copy(self, source: Tensor, out: Tensor) -> None:
-        """Copy ``source`` to ``out`` (same size in bytes, host, contiguous, no overlap).
-
-        Raises:
-            ValueError: wrong size, device or layout; nothing is written.
-        """
+        """Copy ``source`` to ``out`` (contiguous, in host memory, no overlap), or raise
+        ``ValueError`` for another size in bytes, device or layout."""
         size = source.numel() * source.element_size()
         if size != out.numel() * out.element_size():
             raise ValueError(f"out: expected {size} bytes as in the source")
@@ -215,7 +202,7 @@ class HostGather(AbstractContextManager["HostGather"]):
 
 
 def _cost(row_bytes: int) -> int:
-    return max(row_bytes, LINE_BYTES)  # a row costs at least a line
+    return max(row_bytes, LINE_BYTES)
 
 
 def _job(tensors: Tensors) -> Job:

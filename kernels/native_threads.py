@@ -1,14 +1,14 @@
 """Gather and copy on threads that run only compiled code, and so never take Python's lock.
 
-A gather during training would share Python's lock with the thread that launches the training's
-work. A helper thread of Python takes the lock twice for each minibatch: when it gets its share and
-when that is done. The threads here wait for jobs on a futex(2), take chunks of a job from a common
-counter, and record its end in memory. A caller waits for that end in one call that holds no lock.
-No compiler is needed: the loops are numba's, the threads libc's.
+A helper thread of Python takes Python's lock twice for each minibatch, and the thread that launches
+the training's work wants it, too. The threads here wait for jobs on a futex(2), take chunks of a
+job from a common counter, so that the others do the work of a late one, and record its end in
+memory. A caller waits for that end in one call that holds no lock. No compiler is needed: the loops
+are numba's, the threads libc's.
 
 A job lies in one of :data:`SLOTS` slots, rows of 64-bit words of one array; row 0 is the header. A
 thread enters a slot before it reads it, and leaves it afterwards. A slot takes its next job when
-its last one is done and every thread that had entered has left. So threads that have not begun
+its last one is done and every thread that had entered has left, so threads that have not begun
 cause no delay. Each thread visits the jobs in the order in which they were posted.
 """
 
@@ -293,8 +293,7 @@ def _finish(state: Any, number: int, visit: bool) -> None:
 
 
 def gather_here(job: Job) -> int:
-    """Gather in the calling thread, which releases Python's lock once; return the place of the
-    first bad id, or -1. No other thread takes part."""
+    """Gather in the calling thread alone; return the place of the first bad id, or -1."""
     bad = _gather_rows(job, 0, job.total)
     return -1 if bad == _NONE else int(bad)
 
@@ -315,9 +314,7 @@ def _entry() -> int:
 
 class NativeThreads:
     """Up to ``threads`` threads and their jobs; they start with the first job that needs them.
-
-    Several Python threads may use it at once.
-    """
+    Several Python threads may use it at once."""
 
     def __init__(self, threads: int) -> None:
         if not _FUTEX:
@@ -341,12 +338,8 @@ class NativeThreads:
         return int(self._state[0, _POSTED])
 
     def post(self, job: Job, threads: int, held: object, *, helped: bool) -> int:
-        """Post a job for ``threads`` threads; return its number, for :meth:`done`.
-
-        Args:
-            held: the memory that it reads and writes, kept alive until it is done.
-            helped: the caller is one of the threads, by :meth:`done`.
-        """
+        """Post a job for ``threads`` threads, of which the caller is one if ``helped``; return its
+        number, for :meth:`done`. ``held`` is the memory that it reads and writes."""
         others = threads - helped
         with self._posting:
             number = self.posted
@@ -366,17 +359,14 @@ class NativeThreads:
         return self._ended.pop(number)
 
     def settle(self, under_way: int) -> None:
-        """Wait for all jobs if more than ``under_way`` of them are not known to be done.
-
-        An interrupt may have abandoned a job that still writes to a buffer.
-        """
+        """Wait for all jobs if more than ``under_way`` of them are not known to be done: an
+        interrupt may have abandoned one that still writes to a buffer."""
         if len(self._held) > under_way:
             for number in sorted(self._held):
                 self._note(number, visit=True)
 
     def wait(self, number: int) -> None:
-        """Wait until job ``number`` is done, even if it has yet to be posted, or dropped because
-        the threads are closed. Take Python's lock once."""
+        """Wait until job ``number`` is done or dropped, even if it has yet to be posted."""
         _finish(self._state, number, False)
 
     def _note(self, number: int, *, visit: bool) -> None:
@@ -414,10 +404,8 @@ class NativeThreads:
 
 
 def _end(state: NDArray[np.int64], handles: list[int], held: dict[int, object], pid: int) -> None:
-    """Stop and join the threads, then mark the remaining jobs as dropped.
-
-    It also runs at the end of the process, while the compiled code still exists.
-    """
+    """Stop and join the threads, then mark the remaining jobs as dropped; it also runs at the end
+    of the process, while the compiled code still exists."""
     if pid != os.getpid():
         return
     _halt(state)
