@@ -30,9 +30,9 @@ def probe(
     import pandas as pd
 
     from gatherbench.bench.probe.case import Scope, every_case
+    from gatherbench.bench.probe.points import writing
     from gatherbench.bench.probe.probe import probe as measure
     from gatherbench.bench.probe.profile import profile_of
-    from gatherbench.bench.probe.rig import writing
     from gatherbench.bench.probe.table import table
 
     if list_:

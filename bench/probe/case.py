@@ -11,11 +11,10 @@ it, ``--cases gpu_zeros`` measures it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib.util import find_spec
-from types import MappingProxyType
 
 import torch
 
@@ -78,43 +77,37 @@ def case(
     """Register a function as a case, under its name or under ``name``; see :class:`Case`."""
 
     def keep(run: Run) -> Run:
-        case_name = name or run.__name__
-        _CASES[case_name] = Case(case_name, unit, what, needs, scope, points, run)
+        made = Case(name or run.__name__, unit, what, needs, scope, points, run)
+        _CASES[made.name] = made
         return run
 
     return keep
 
 
-def every_case() -> Mapping[str, Case]:
+def every_case() -> dict[str, Case]:
     """Return all cases by name, in the order of their files."""
     for module in ("host", "gathers", "gpu"):
         importlib.import_module(f"gatherbench.bench.probe.{module}")
-    return MappingProxyType(_CASES)
+    return _CASES
 
 
 def _gpu() -> Reason | None:
-    if torch.cuda.is_available():
-        return None
     cause = f"torch {torch.__version__} sees no CUDA GPU"
-    return Reason("no_device", cause, "use a GPU whose driver supports this build of torch")
+    lacking = Reason("no_device", cause, "use a GPU whose driver supports this build of torch")
+    return None if torch.cuda.is_available() else lacking
 
 
 def _compiler() -> Reason | None:
-    # The package "cuda" may be missing as a whole, which find_spec of a part of it cannot tell.
-    if find_spec("cuda") is not None and find_spec("cuda.core") is not None:
-        return None
     cause = "no NVRTC (cuda-core): kernels cannot be compiled on this machine"
-    return Reason("not_installed", cause, HOW_TO_INSTALL)
-
-
-def _managed() -> Reason | None:
-    # Without a GPU the need "gpu" gives the reason.
-    return None if _gpu() else managed_refusal(torch.cuda.current_device())
+    # The package "cuda" may be missing as a whole, which find_spec of a part of it cannot tell.
+    found = find_spec("cuda") is not None and find_spec("cuda.core") is not None
+    return None if found else Reason("not_installed", cause, HOW_TO_INSTALL)
 
 
 #: Each possible need of a case, with a function that gives the reason why this machine lacks it.
 NEEDS: dict[str, Callable[[], Reason | None]] = {
     "gpu": _gpu,
     "compiler": _compiler,
-    "managed": _managed,
+    # Without a GPU the need "gpu" gives the reason.
+    "managed": lambda: None if _gpu() else managed_refusal(torch.cuda.current_device()),
 }

@@ -43,13 +43,10 @@ WINDOW_S = 1.2 * MIN_WINDOW_S
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check.
+    """The result of one check: what was found, what cannot be measured (or is measured worse)
+    because of it, and what to do; the last two are empty when it is ok.
 
-    Attributes:
-        status: ``ok``, ``limited`` (there, but less than a benchmark wants) or ``missing``.
-        detail: what was found.
-        lost: what cannot be measured, or is measured worse, because of it; empty when ok.
-        remedy: what to do about it; empty when ok.
+    ``limited`` is there, but less than a benchmark wants.
     """
 
     name: str
@@ -61,13 +58,13 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Check everything; something that is missing is a finding and raises no error."""
-    gpus: list[dict[str, Any]] | Reason
+    gpus = list[dict[str, Any]]()
     try:
         gpus, _ = used_first(list_gpus())
+        of_gpu = [*_gpu(gpus)]
     except SensorUnavailableError as unavailable:
-        gpus = unavailable.reason
-    host_findings = _host([] if isinstance(gpus, Reason) else gpus)
-    return [*_gpu(gpus), *host_findings, *_cases(), *examine_meters()]
+        of_gpu = [_missing("GPU", unavailable.reason)]
+    return [*of_gpu, *_host(gpus), *_cases(), *examine_meters()]
 
 
 def _judged(name: str, fine: bool, detail: str, remedy: str = "") -> Finding:
@@ -83,10 +80,7 @@ def _missing(name: str, reason: Reason, lost: str = "") -> Finding:
     return Finding(name, "missing", reason.cause, lost, reason.remedy or "none is known")
 
 
-def _gpu(gpus: Sequence[dict[str, Any]] | Reason) -> Iterator[Finding]:
-    if isinstance(gpus, Reason):
-        yield _missing("GPU", gpus)
-        return
+def _gpu(gpus: Sequence[dict[str, Any]]) -> Iterator[Finding]:
     gpu, several = gpus[0], f", the first of {len(gpus)}" * (len(gpus) > 1)
     memory = f", {_size(gpu['memory_bytes'])}" if gpu["memory_bytes"] else ""
     yield Finding("GPU", "ok", f"{gpu['name']}{memory}{several}")
@@ -144,46 +138,36 @@ def _host(gpus: Sequence[dict[str, Any]]) -> Iterator[Finding]:
 
 def _cases() -> Iterator[Finding]:
     """Give the number of cases that can be measured, then each missing need with its cases."""
-    names, reasons, cases = defaultdict[str, list[str]](list), dict[str, Reason](), every_case()
+    names, cases = defaultdict[tuple[str, Reason], list[str]](list), every_case()
     for case in cases.values():
-        for need, reasons[need] in case.missing().items():
-            names[need].append(case.name)
-    count = len(cases.keys() - {name for lacking in names.values() for name in lacking})
+        for lacking in case.missing().items():
+            names[lacking].append(case.name)
+    count = len(cases.keys() - set().union(*names.values()))
     yield Finding("Probe", "ok", f"{count} cases can be measured (gatherbench probe --list)")
-    for need, lacking in names.items():
-        lost = f"these cases are skipped: {', '.join(lacking)}"
-        yield _missing(f"Probe: {need}", reasons[need], lost)
+    for (need, reason), skipped in names.items():
+        lost = f"these cases are skipped: {', '.join(skipped)}"
+        yield _missing(f"Probe: {need}", reason, lost)
 
 
 def examine_meters() -> Iterator[Finding]:
     """Give a finding for each meter; a sensor that fails raises no error."""
+    gpu = None
     try:
-        gpu = _gpu_under_test()
+        if torch.cuda.is_available():  # the GPU of a run, as if its link's counters were trusted
+            device = torch.cuda.current_device()
+            uuids = uuids_of(device, str(torch.cuda.get_device_properties(device).uuid))
+            gpu = GpuUnderTest(uuids, SensorChoice(COUNTERS, None))
     except RuntimeError as error:  # CUDA's, if another program holds the GPU's memory
         cause = str(error).partition("\n")[0]
-        reason = Reason("failed", cause, "nvidia-smi shows which programs use the GPU")
-        yield _missing("CUDA", reason)
-        gpu = None
-    for meter in open_meters(gpu=gpu):
-        yield judge(meter)
-
-
-def _gpu_under_test() -> GpuUnderTest | None:
-    """Return the GPU that a run would use, as if its link's counters were trusted."""
-    if not torch.cuda.is_available():
-        return None
-    device = torch.cuda.current_device()
-    uuids = uuids_of(device, str(torch.cuda.get_device_properties(device).uuid))
-    return GpuUnderTest(uuids, SensorChoice(COUNTERS, None))
+        remedy = "nvidia-smi shows which programs use the GPU"
+        yield _missing("CUDA", Reason("failed", cause, remedy))
+    yield from map(judge, open_meters(gpu=gpu))
 
 
 def judge(meter: Meter) -> Finding:
     """Let a meter measure for a short time, and judge it by its readings."""
-    name, measured, absent = (
-        f"Meter {meter.name}",
-        list[str](),
-        defaultdict[Reason, list[str]](list),
-    )
+    name, measured = f"Meter {meter.name}", list[str]()
+    absent = defaultdict[Reason, list[str]](list)
     try:
         readings = tried(meter, WINDOW_S)
     except ValueError as error:

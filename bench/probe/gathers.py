@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gatherbench.bench.probe.case import GPU, KERNEL, MANAGED, MINUTE, NAMED, Scope, case
+from gatherbench.bench.probe.case import GPU, KERNEL, MANAGED, MINUTE, Scope, case
 from gatherbench.bench.probe.host import ROW_BYTES
 from gatherbench.bench.probe.points import Point
 from gatherbench.bench.probe.rig import (
@@ -51,7 +51,7 @@ Kernel = Callable[[Tensor, Tensor], Tensor]
 def stride_of(point: Point) -> int:
     """Return the bytes from row to row in the layout of the point's policy."""
     policy = POLICIES.get(point.policy)
-    return point.row_bytes if policy is None else policy.row_stride(point.row_bytes)
+    return policy.row_stride(point.row_bytes) if policy else point.row_bytes
 
 
 def num_ids(point: Point) -> int:
@@ -126,15 +126,20 @@ def gathering(rig: Rig, address: int, point: Point, ids: Tensor) -> Callable[[],
     return work
 
 
+def ours(case: str, width: int, span: int, policy: str = OUR_BEST, order: str = "given") -> Point:
+    """Return the point of a gather by a policy on its default grid."""
+    return Point(case, width, span, policy=policy, order=order)
+
+
 def _own(name: str, rig: Rig, scope: Scope) -> list[Point]:
-    """Return points for the best policy on its default grid: random rows, every table size."""
-    return [Point(name, w, s, 0, 0, OUR_BEST, "given") for s in rig.spans for w in ROW_BYTES]
+    """Return points for the best policy: random rows, every table size."""
+    return [ours(name, width, span) for span, width in product(rig.spans, ROW_BYTES)]
 
 
 def _policies(name: str, rig: Rig, scope: Scope) -> list[Point]:
     """Return points for every policy; only gatherbench's own are tried in two orders."""
     return [
-        Point("gpu_gather", width, span, 0, 0, policy.name, order)
+        ours("gpu_gather", width, span, policy.name, order)
         for span, width, policy in product(rig.spans, POLICY_ROW_BYTES, POLICIES.values())
         for order in (
             ("given", "sorted") if policy.system == "gatherbench" else (policy.order_of(width),)
@@ -142,26 +147,17 @@ def _policies(name: str, rig: Rig, scope: Scope) -> list[Point]:
     ]
 
 
+_BY_ALL = "bytes of the same rows, by every policy and order"
+_MANAGED = "bytes of random rows of managed memory on the host, read by the GPU"
+
+
 @case("B", "bytes of random rows of registered memory, read by the GPU", KERNEL, MINUTE, _own)
-@case(
-    "B",
-    "bytes of the same rows, by every policy and order",
-    KERNEL,
-    NAMED,
-    _policies,
-    "gpu_policies",
-)
+@case("B", _BY_ALL, KERNEL, points=_policies, name="gpu_policies")
 def gpu_gather(rig: Rig, point: Point) -> Observation:
     return measure(rig, rig.registered, point)
 
 
-@case(
-    "B",
-    "bytes of random rows of managed memory on the host, read by the GPU",
-    MANAGED,
-    MINUTE,
-    _own,
-)
+@case("B", _MANAGED, MANAGED, MINUTE, _own)
 def managed_gather(rig: Rig, point: Point) -> Observation:
     return measure(rig, rig.managed, point)
 
@@ -208,10 +204,14 @@ def _foreign(name: str, rig: Rig, scope: Scope) -> list[Point]:
 _BY_OTHERS = "random rows of {} memory, by torch and WholeGraph"
 
 
-@case("B", _BY_OTHERS.format("managed"), ("gpu", "managed"), NAMED, _foreign, "foreign_managed")
-@case("B", _BY_OTHERS.format("registered"), GPU, NAMED, _foreign, "foreign_registered")
-def foreign(rig: Rig, point: Point) -> Observation:
-    return measure(rig, rig.managed if point.case == "foreign_managed" else rig.registered, point)
+@case("B", _BY_OTHERS.format("registered"), GPU, points=_foreign)
+def foreign_registered(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.registered, point)
+
+
+@case("B", _BY_OTHERS.format("managed"), ("gpu", "managed"), points=_foreign)
+def foreign_managed(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.managed, point)
 
 
 # ---- managed memory with split pages -----------------------------------------------------------
@@ -223,19 +223,22 @@ def split(rig: Rig, piece: int) -> Memory:
     fill(memory.bytes)
     place: Any = runtime().cudaMemLocation()
     place.type = runtime().cudaMemLocationType.cudaMemLocationTypeDevice
-    place.id = (rig.device and rig.device.index) or 0
+    place.id = rig.index
     advice = runtime().cudaMemoryAdvise.cudaMemAdviseUnsetAccessedBy
     for begin in range(0, SPLIT_BYTES, 2 * piece):
         call_runtime("cudaMemAdvise", memory.address + begin, piece, advice, place)
     return memory
 
 
-def _split_points(name: str, rig: Rig, scope: Scope) -> list[Point]:
-    return [Point(name, width, SPLIT_BYTES, 0, 0, OUR_BEST, "given") for width in ROW_BYTES]
+def _split(name: str, rig: Rig, scope: Scope) -> list[Point]:
+    return [ours(name, width, SPLIT_BYTES) for width in ROW_BYTES]
 
 
-@case("B", "rows of managed memory in pages of 4 KiB", MANAGED, NAMED, _split_points, "split_4k")
-@case("B", "rows of managed memory in pages of 64 KiB", MANAGED, NAMED, _split_points, "split_64k")
-def split_pages(rig: Rig, point: Point) -> Observation:
-    piece = {"split_4k": 4 << 10, "split_64k": 64 << 10}[point.case]
-    return measure(rig, rig.once(split, rig, piece), point)
+@case("B", "rows of managed memory in pages of 64 KiB", MANAGED, points=_split)
+def split_64k(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.once(split, rig, 64 << 10), point)
+
+
+@case("B", "rows of managed memory in pages of 4 KiB", MANAGED, points=_split)
+def split_4k(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.once(split, rig, 4 << 10), point)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gatherbench.bench.probe.case import GPU, KERNEL, MINUTE, PROFILE, Scope, case
-from gatherbench.bench.probe.gathers import OUR_BEST, gathering
+from gatherbench.bench.probe.gathers import gathering, ours
 from gatherbench.bench.probe.host import USUAL_ROW_BYTES
 from gatherbench.bench.probe.points import Point
 from gatherbench.bench.probe.rig import GIB, Observation, Rig
@@ -155,7 +155,7 @@ def _sampler(rig: Rig) -> tuple[DeviceSampler, Tensor]:
 @case("1", "minibatches of ids handed to the GPU and launched", KERNEL, PROFILE)
 def gpu_submit(rig: Rig, point: Point) -> Observation:
     size = rig.table.numel()
-    gather = Point("gpu_gather", USUAL_ROW_BYTES, size, 0, 0, OUR_BEST, "given")
+    gather = ours("gpu_gather", USUAL_ROW_BYTES, size)
     ids = torch.randint(0, size // USUAL_ROW_BYTES, (SUBMITTED_ROWS,), generator=rig.random)
     address = rig.registered.address
 

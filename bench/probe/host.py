@@ -5,7 +5,6 @@ They time gatherbench's own gather and sampler, because a measured epoch runs th
 
 from __future__ import annotations
 
-import time
 from itertools import product
 
 import numpy as np
@@ -14,9 +13,10 @@ from numpy.typing import NDArray
 
 from gatherbench.bench.probe.case import MINUTE, PROFILE, Scope, case
 from gatherbench.bench.probe.points import Point
-from gatherbench.bench.probe.rig import CLOCK, MIB, Observation, Rig, WrongRowsError
+from gatherbench.bench.probe.rig import MIB, Observation, Rig, WrongRowsError
 from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.bench.sampling.epoch import epoch_seeds
+from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.kernels.host_gather import HostGather
 from gatherbench.kernels.host_memory import empty_table
@@ -41,8 +41,8 @@ def _copies(name: str, rig: Rig, scope: Scope) -> list[Point]:
 
 @case("B", "bytes copied by the processor: each is read and written", (), MINUTE, _copies)
 def host_copy(rig: Rig, point: Point) -> Observation:
-    out = rig.once(_out)
-    piece, gather = rig.piece(rig.table, out.numel()), rig.once(HostGather, point.threads)
+    out, gather = rig.once(_out), rig.once(HostGather, point.threads)
+    piece = rig.piece(rig.table, out.numel())
     return rig.clocked(out.numel(), lambda: gather.copy(piece, out))
 
 
@@ -56,13 +56,11 @@ def _gathers(name: str, rig: Rig, scope: Scope) -> list[Point]:
 
 @case("B", "bytes of rows gathered by the processor into memory", (), MINUTE, _gathers)
 def host_gather(rig: Rig, point: Point) -> Observation:
-    width = point.row_bytes
+    width, gather, out = point.row_bytes, rig.once(HostGather, point.threads), rig.once(_out)
     rows = rig.table[: point.span_bytes // width * width].view(-1, width)
-    out = rig.once(_out)
     count = min(MAX_ROWS, GATHER_BYTES // width, out.numel() // width)
     ids = torch.randint(0, len(rows), (count,), generator=rig.random)
     out = out[: count * width].view(count, width)
-    gather = rig.once(HostGather, point.threads)
     observation = rig.clocked(count * width, lambda: gather.gather(rows, ids, out))
     sample = slice(None, None, max(1, count // 1000))
     if not torch.equal(out[sample], rows[ids[sample]]):
@@ -83,10 +81,10 @@ def host_sample(rig: Rig, point: Point) -> Observation:
     sampler, seeds = rig.once(_sampler, point.threads)
     drawn = int(torch.randint(1 << 30, (1,), generator=rig.random))
     batches = epoch_seeds(seeds, BATCH_SIZE, 0, drawn)[:BATCHES]
-    begin = time.perf_counter()
-    minibatches = [sampler.sample(batch, drawn) for batch in batches]
-    seconds = time.perf_counter() - begin
-    return Observation(sum(e.shape[1] for b in minibatches for e in b.edges), seconds, CLOCK)
+    sampled: list[MiniBatch] = []
+    sample = lambda: sampled.extend(sampler.sample(batch, drawn) for batch in batches)  # noqa: E731
+    observation = rig.clocked(0, sample, wait=False)
+    return observation._replace(amount=sum(e.shape[1] for batch in sampled for e in batch.edges))
 
 
 def _sampler(threads: int) -> tuple[NeighborSampler, NDArray[np.int64]]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, get_type_hints
+from typing import TYPE_CHECKING
 
-from gatherbench.outside import open_file, read_bytes
+from gatherbench.outside import InputError, open_file, read_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,27 +39,37 @@ class Point:
     held_out: bool = False  # in older rows: not fitted by a calibration, but predicted
 
 
-@dataclass(frozen=True, slots=True)
-class PointRow:
-    """One observation: ``amount`` (in the case's ``unit``) took ``time_s``.
-
-    ``time_s`` is ``None`` if the amount was counted, not timed. If there is no number at all,
-    ``reason`` says why. Round 0 is before the rounds: setting up, checking.
-    """
-
-    point: Point
-    round: int
-    amount: float | None = None
-    unit: str = ""
-    time_s: float | None = None
-    source: str = ""
-    reason: str = ""
+#: The columns of a point, and all: ``amount`` (in the case's ``unit``) took ``time_s``, which is
+#: missing if the amount was counted, not timed. If there is no number at all, ``reason`` says why.
+#: Round 0 is before the rounds: setting up, checking.
+POINT_COLUMNS = {field.name: str(field.type) for field in fields(Point)}
+COLUMNS = POINT_COLUMNS | {
+    **{"round": "int", "amount": "float", "unit": "str", "time_s": "float"},
+    **{"source": "str", "reason": "str"},
+}
 
 
-POINT_COLUMNS = tuple(field.name for field in fields(Point))
-#: Every column of the file with the type of its values.
-COLUMNS: dict[str, object] = {**get_type_hints(Point), **get_type_hints(PointRow)}
-del COLUMNS["point"]
+class ProbeError(InputError):
+    """The probe is unable to measure or to save rows."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an ``OSError`` of writing ``path`` into a :class:`ProbeError` with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        message = f"cannot be written: {error.strerror}; choose a folder with --out"
+        raise ProbeError(f"{path}: {message}") from error
+
+
+def append_row(path: Path, point: Point, **observation: object) -> None:
+    """Append a row to a table of points, at once, so that it survives a crash."""
+    with writing(path), path.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if not file.tell():
+            writer.writeheader()
+        writer.writerow(asdict(point) | observation)
 
 
 def is_point_table(path: Path) -> bool:
@@ -74,11 +86,10 @@ def read_points(path: Path | None) -> pd.DataFrame:
     """
     import pandas as pd
 
-    kinds = {name: kind if kind in (str, int, bool) else float for name, kind in COLUMNS.items()}
     text = b"" if path is None else read_bytes(path)
     return pd.read_csv(
         io.BytesIO(text or ",".join(COLUMNS).encode()),
-        dtype=kinds,
+        dtype=COLUMNS,
         keep_default_na=False,
         na_values={"amount": [""], "time_s": [""]},
     )

@@ -23,15 +23,8 @@ from gatherbench.bench.machine.env import commit_id, describe_cpu, machine_slug
 from gatherbench.bench.machine.gpus import describe_gpus
 from gatherbench.bench.meters.cpu import OtherWork, is_quiet
 from gatherbench.bench.probe.case import NEEDS, Case, Scope, every_case
-from gatherbench.bench.probe.points import Point, PointRow, read_points
-from gatherbench.bench.probe.rig import (
-    Observation,
-    ProbeError,
-    RefusedError,
-    Rig,
-    append_row,
-    writing,
-)
+from gatherbench.bench.probe.points import Point, ProbeError, append_row, read_points, writing
+from gatherbench.bench.probe.rig import Observation, RefusedError, Rig
 from gatherbench.bench.probe.table import draw, medians
 from gatherbench.plugins import nearest
 
@@ -82,14 +75,8 @@ def in_words(facts: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The result of a probe.
-
-    Attributes:
-        medians: the table of :func:`~gatherbench.bench.probe.table.medians`.
-        facts: those of :func:`facts_of`.
-        rounds: the number of complete rounds.
-        other_cores: cores that other work kept busy meanwhile; ``None``: few, or not counted.
-    """
+    """The result of a probe: the tables of :func:`medians` and :func:`facts_of`, the number of
+    complete rounds, and the cores that other work kept busy (``None``: few, or not counted)."""
 
     medians: pd.DataFrame
     facts: dict[str, Any]
@@ -113,14 +100,11 @@ def chosen(names: Sequence[str], scope: Scope) -> list[Case]:
         ProbeError: a name is unknown.
     """
     cases = every_case()
-    for name in names:
-        if name not in cases:
-            raise ProbeError(
-                f"no case is called {name!r}{nearest(name, cases)}; see `gatherbench probe --list`"
-            )
-    return [cases[name] for name in dict.fromkeys(names)] or [
-        case for case in cases.values() if case.scope <= scope
-    ]
+    if unknown := [name for name in names if name not in cases]:
+        near = nearest(unknown[0], cases)
+        raise ProbeError(f"no case is called {unknown[0]!r}{near}; see `gatherbench probe --list`")
+    of_scope = [case for case in cases.values() if case.scope <= scope]
+    return [cases[name] for name in dict.fromkeys(names)] or of_scope
 
 
 def probe(
@@ -157,11 +141,8 @@ def probe(
         folder.mkdir(parents=True, exist_ok=True)
     case_of: dict[Point, Case] = {}
 
-    def add(
-        case: Case, point: Point, number: int, observation: Observation | None, reason: str = ""
-    ) -> None:
-        amount, seconds, source = observation or (None, None, "")
-        append_row(rows, PointRow(point, number, amount, case.unit, seconds, source, reason))
+    def add(case: Case, point: Point, number: int, reason: str = "", **observation: Any) -> None:
+        append_row(rows, point, round=number, unit=case.unit, reason=reason, **observation)
         if reason:
             say(f"left out: {point.case} {point.policy} {point.row_bytes or ''}: {reason}")
 
@@ -174,13 +155,13 @@ def probe(
                     raise RefusedError(str(refusal))
                 case_of |= dict.fromkeys(case.points(case.name, rig, scope), case)
             except RefusedError as refusal:
-                add(case, Point(case.name), 0, None, str(refusal))
+                add(case, Point(case.name), 0, str(refusal))
         say(f"{len(case_of)} points of {len(set(case_of.values()))} cases; rows go to {rows}")
         work = OtherWork()
         complete_rounds = visit(
             list(case_of),
             lambda point: case_of[point].run(rig, point),
-            lambda point, *row: add(case_of[point], point, *row),
+            lambda point, number, **row: add(case_of[point], point, number, **row),
             out_of_time=lambda: time.monotonic() > end,
             fewest=PROFILE_ROUNDS if scope == Scope.PROFILE else 1,
         )
@@ -189,8 +170,7 @@ def probe(
     table = medians(read_points(rows))
     result = Probed(table, facts, complete_rounds, folder, None if is_quiet(busy) else busy)
     with writing(folder):
-        sent = table.assign(**facts)
-        sent.to_csv(folder / "probe.csv", index=False, float_format="%.6g")
+        table.assign(**facts).to_csv(folder / "probe.csv", index=False, float_format="%.6g")
         draw(table, result.title, folder / "probe.png")
     return result
 
@@ -208,29 +188,28 @@ def visit(
     Round 0 measures all without a row: it compiles kernels, allocates memory and wakes the link.
     Each later round has its own random order, so a drift of the machine (clocks, another guest's
     traffic) affects all points alike, and an interrupted probe has measured all equally often.
+    A point that is refused is added once with its reason, and left out of later rounds.
 
     Args:
-        add: gets a point, the number of the round and an observation, or ``None`` and a reason.
+        add: gets a point, the number of the round, and the fields of an observation or ``reason``.
         out_of_time: called before each point, after ``fewest`` complete rounds.
-
-    A point that is refused is added once with its reason, and left out of later rounds.
     """
-    remaining, generator = list(points), random.Random(0)
+    remaining, order = list(points), random.Random(0)
     for number in range(MOST_ROUNDS + 1):
-        for point in generator.sample(remaining, len(remaining)) if number else points:
+        for point in order.sample(remaining, len(remaining)) if number else points:
             if number > fewest and out_of_time():
                 return number - 1
             try:
                 observation = measure(point)
             except RefusedError as refusal:
                 remaining.remove(point)
-                add(point, number, None, str(refusal))
+                add(point, number, reason=str(refusal))
             except Exception as error:
                 error.add_note(f"while measuring {point}")
                 raise
             else:
                 if number:
-                    add(point, number, observation)
+                    add(point, number, **observation._asdict())
         if not remaining or (number >= fewest and out_of_time()):
             return number
     return MOST_ROUNDS

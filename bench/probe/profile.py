@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -25,25 +26,6 @@ _HEADER = "pcie-bench model: Neugebauer et al., SIGCOMM 2018"
 _FOUND_BY = tomllib.loads(Path(__file__).with_name("constants.toml").read_text("utf-8"))
 #: Constants that nothing times, with the reason that is recorded.
 BY_HAND: dict[str, str] = _FOUND_BY["by_hand"]
-
-
-class Timed(NamedTuple):
-    """An entry of ``constants.toml``, which describes the fields."""
-
-    case: str
-    how: str
-    factor: float = 1
-    inverse: bool = False
-    over: str = ""
-    row_bytes: int = 0
-
-    def value(self, rate: float) -> float:
-        """Return the constant from the rate of the case."""
-        value = rate * self.factor
-        return _rounded(1 / value if self.inverse else value)
-
-
-TIMED = {key: Timed(**entry) for key, entry in _FOUND_BY["timed"].items()}
 
 
 def profile_of(table: pd.DataFrame, facts: Mapping[str, Any]) -> LinkProfile:
@@ -72,34 +54,38 @@ def _stated(facts: Mapping[str, Any]) -> Iterator[tuple[str, Value, str]]:
     yield "gpu.memory", _rounded(facts["gpu_memory_bytes"]), "as the CUDA driver reports it"
     generation, lanes = facts["link_generation"], facts["link_lanes"]
     if generation and lanes and generation <= _LAST_OF_PACKETS:
-        try:
-            rate = _rounded(raw_rate(generation, lanes))
-            source = f"PCIe {generation}.0 x{lanes} as NVML reports it, after line coding"
-            yield "link.raw_rate", rate, source
-        except UnknownLinkError:  # as unknown as a link that NVML does not know
-            pass
+        source = f"PCIe {generation}.0 x{lanes} as NVML reports it, after line coding"
+        with suppress(UnknownLinkError):  # as unknown as a link that NVML does not know
+            yield "link.raw_rate", _rounded(raw_rate(generation, lanes)), source
 
 
 def _timed(table: pd.DataFrame, cores: int) -> Iterator[tuple[str, Value, str]]:
-    """Give the constants that were timed: a median, or medians over a column."""
+    """Give the constants that ``constants.toml`` says a case times: a median, or medians over a
+    column."""
     best = own_best(table)
     gathers = best["case"] == "host_gather"
     best[RATES] = best[RATES].where(~gathers, best[RATES] / cores)
-    for key, timed in TIMED.items():
-        rows = best[best["case"].eq(timed.case)].sort_values("span_bytes")
-        rows = rows[rows["row_bytes"].eq(timed.row_bytes)] if timed.row_bytes else rows
+    for key, timed in _FOUND_BY["timed"].items():
+
+        def value(rate: float, timed: Mapping[str, Any] = timed) -> float:
+            value = rate * timed.get("factor", 1)
+            return _rounded(1 / value if "inverse" in timed else value)
+
+        rows = best[best["case"].eq(timed["case"])].sort_values("span_bytes")
+        if "row_bytes" in timed:
+            rows = rows[rows["row_bytes"].eq(timed["row_bytes"])]
         if rows.empty:
             continue
         low, high = (rows[end] / rows["median_per_s"] - 1 for end in RATES[1:])
         source = f"{BY}, {int(rows['rounds'].sum())} samples,"
-        source += f" quartiles {low.min():+.1%} and {high.max():+.1%}; {timed.how}"
-        if not timed.over:
-            yield key, timed.value(rows["median_per_s"].max()), source
+        source += f" quartiles {low.min():+.1%} and {high.max():+.1%}; {timed['how']}"
+        if "over" not in timed:
+            yield key, value(rows["median_per_s"].max()), source
             continue
         # Of the processor's gathers those of the largest table count.
-        points = rows.drop_duplicates(timed.over, keep="last").sort_values(timed.over)
-        curve = zip(points[timed.over], points["median_per_s"], strict=True)
-        yield key, tuple((float(at), timed.value(rate)) for at, rate in curve), source
+        points = rows.drop_duplicates(timed["over"], keep="last").sort_values(timed["over"])
+        curve = zip(points[timed["over"]], points["median_per_s"], strict=True)
+        yield key, tuple((float(at), value(rate)) for at, rate in curve), source
     if best["case"].eq("host_sample").any():
         yield "host.sample_cores", _rounded(cores), "the sampler was given every core"
 

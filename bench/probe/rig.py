@@ -1,26 +1,21 @@
-"""Provide what all cases use: the tables that they read, the clocks and the file of rows."""
+"""Provide what all cases use: the tables that they read, and the clocks."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
-import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from gatherbench.bench.probe.points import COLUMNS, PointRow
 from gatherbench.kernels.host_gather import available_cores
 from gatherbench.kernels.host_memory import available_bytes, empty_table
 from gatherbench.kernels.managed_memory import managed_bytes, managed_table
 from gatherbench.kernels.mapped_memory import HostRegistration
-from gatherbench.outside import InputError
 
 T = TypeVar("T")
 MIB, GIB = 1 << 20, 1 << 30
@@ -41,10 +36,6 @@ _SPIN_CYCLES = 500_000
 _CHUNK = 1 << 27
 
 
-class ProbeError(InputError):
-    """The probe is unable to measure or to save rows."""
-
-
 class RefusedError(RuntimeError):
     """A point cannot be measured here, for the reason in the message; others can."""
 
@@ -54,10 +45,10 @@ class WrongRowsError(RefusedError):
 
 
 class Observation(NamedTuple):
-    """``amount``, in the case's unit, took ``seconds`` by the clock ``source``."""
+    """``amount``, in the case's unit, took ``time_s`` by the clock ``source``."""
 
     amount: float
-    seconds: float
+    time_s: float
     source: str
 
 
@@ -71,6 +62,8 @@ class Memory(NamedTuple):
 
 class Rig(ExitStack):
     """A machine ready for measurements; it closes at the end what a case makes with :meth:`once`.
+
+    Its tables raise a :class:`RefusedError` where there is too little memory for the smallest.
 
     Args:
         device: a CUDA device, or ``None`` for the host alone.
@@ -86,6 +79,7 @@ class Rig(ExitStack):
     ) -> None:
         super().__init__()
         self.device, self.say = device, say
+        self.index = (device and device.index) or 0
         self._sizes = spans or (SPANS if device else HOST_SPANS)
         self.cores = available_cores()
         self.random = torch.Generator().manual_seed(0)
@@ -96,13 +90,10 @@ class Rig(ExitStack):
         key = make, arguments
         if key not in self._made:
             try:
-                made: Any = make(*arguments)
+                self._made[key] = made = make(*arguments)
             except RefusedError as refusal:
-                made = refusal
-            self._made[key] = made
-            if isinstance(made, AbstractContextManager):
-                self.enter_context(made)
-            elif hasattr(made, "close"):
+                self._made[key] = made = refusal  # type: ignore[assignment]
+            if hasattr(made, "close"):
                 self.callback(made.close)
         if isinstance(self._made[key], RefusedError):
             raise self._made[key]
@@ -121,20 +112,12 @@ class Rig(ExitStack):
 
     @property
     def registered(self) -> Memory:
-        """The largest table that fits, page-locked and mapped for the GPU.
-
-        Raises:
-            RefusedError: there is too little memory, or it cannot be registered.
-        """
+        """The largest table that fits, page-locked and mapped for the GPU."""
         return self.once(self._register)
 
     @property
     def managed(self) -> Memory:
-        """A copy of the table, as large as fits, in managed memory that stays on the host.
-
-        Raises:
-            RefusedError: no managed memory is available.
-        """
+        """A copy of the table, as large as fits, in managed memory that stays on the host."""
         return self.once(self._bring_managed)
 
     @functools.cached_property
@@ -144,10 +127,8 @@ class Rig(ExitStack):
 
     def timed(self, amount: float, work: Callable[[], object]) -> Observation:
         """Time the GPU work that ``work`` queues on the current stream, with CUDA events."""
-        begin, end = (
-            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
+        make: Any = torch.cuda.Event
+        begin, end = make(enable_timing=True), make(enable_timing=True)
         torch.cuda.synchronize(self.device)
         torch.cuda._sleep(_SPIN_CYCLES)  # type: ignore[no-untyped-call] # hides the queueing
         begin.record()
@@ -174,52 +155,19 @@ class Rig(ExitStack):
         begin = 4096 * int(torch.randint(places, (1,), generator=self.random))
         return table[begin : begin + size]
 
-    def _host_table(self) -> Tensor:
-        free = available_bytes()
-        fits = [span for span in self._sizes if span <= free * HOST_SHARE]
-        if not fits or fits[-1] < LEAST_BYTES:
-            raise RefusedError(
-                f"no_memory: {free / GIB:.1f} GiB are free, 1 GiB is needed: close other programs"
-            )
-        return filled_table(fits[-1])
-
-    def _register(self) -> Memory:
-        assert self.device is not None
-        index, limit = self.device.index, SHARE_OF_MEMORY * available_bytes()
-
-        def make(span: int) -> Memory:
-            table = filled_table(span)
-            memory = HostRegistration(table, index)
-            self.callback(self._release, memory)
-            return Memory("registered", table, memory.address)
-
-        return self.largest([span for span in self._sizes if span <= limit], make)
-
-    def _release(self, memory: HostRegistration) -> None:
-        # Where CUDA's context is lost, the error that broke it is raised already.
-        with contextlib.suppress(RuntimeError):
-            torch.cuda.synchronize(self.device)
-            memory.close()
-
-    def _bring_managed(self) -> Memory:
-        memory = self.largest(self.spans, self.managed_table)
-        memory.bytes.copy_(self.table[: memory.bytes.numel()])
-        return memory
-
     def managed_table(self, size: int) -> Memory:
         """Allocate ``size`` bytes of managed memory; the total must fit the free memory of the GPU.
 
         Raises:
             MemoryError: the GPU has too little free memory, or the allocation fails.
         """
-        assert self.device is not None
         room = torch.cuda.mem_get_info(self.device)[0] - LEFT_BYTES - managed_bytes()
         if size > room:
             raise MemoryError(
                 f"{size >> 20} MiB of managed memory do not fit the {max(0, room) >> 20} MiB of GPU"
                 " memory that are free"
             )
-        table = managed_table((1, size), torch.uint8, self.device.index or 0)[0]
+        table = managed_table((1, size), torch.uint8, self.index)[0]
         return Memory("managed", table, table.data_ptr())
 
     def largest(self, spans: Sequence[int], make: Callable[[int], Memory]) -> Memory:
@@ -232,6 +180,37 @@ class Rig(ExitStack):
                 self.say(f"no table of {span / GIB:g} GiB: {error}")
                 cause = str(error).removeprefix("no_memory: ")
         raise RefusedError(f"no_memory: {cause}")
+
+    def _host_table(self) -> Tensor:
+        free = available_bytes()
+        fits = [span for span in self._sizes if span <= free * HOST_SHARE]
+        if not fits or fits[-1] < LEAST_BYTES:
+            raise RefusedError(
+                f"no_memory: {free / GIB:.1f} GiB are free, 1 GiB is needed: close other programs"
+            )
+        return filled_table(fits[-1])
+
+    def _register(self) -> Memory:
+        limit = SHARE_OF_MEMORY * available_bytes()
+        return self.largest([span for span in self._sizes if span <= limit], self._registered)
+
+    def _registered(self, size: int) -> Memory:
+        table = filled_table(size)
+        memory = HostRegistration(table, self.index)
+
+        def release() -> None:
+            # Where CUDA's context is lost, the error that broke it is raised already.
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.synchronize(self.device)
+                memory.close()
+
+        self.callback(release)
+        return Memory("registered", table, memory.address)
+
+    def _bring_managed(self) -> Memory:
+        memory = self.largest(self.spans, self.managed_table)
+        memory.bytes.copy_(self.table[: memory.bytes.numel()])
+        return memory
 
 
 def filled_table(size: int) -> Tensor:
@@ -248,24 +227,3 @@ def fill(table: Tensor) -> None:
         part = words[start : start + _CHUNK]
         torch.arange(start, start + part.numel(), out=part)
         part.mul_(-7046029254386353131)  # odd, so values stay distinct and all bytes vary
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an ``OSError`` of writing ``path`` into a :class:`ProbeError` with a remedy."""
-    try:
-        yield
-    except OSError as error:
-        message = f"cannot be written: {error.strerror}; choose a folder with --out"
-        raise ProbeError(f"{path}: {message}") from error
-
-
-def append_row(path: Path, row: PointRow) -> None:
-    """Append a row to a table of points, at once, so that it survives a crash."""
-    fields = dataclasses.asdict(row)
-    fields |= fields.pop("point")
-    with writing(path), path.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if not file.tell():
-            writer.writeheader()
-        writer.writerow(fields)

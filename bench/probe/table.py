@@ -40,17 +40,11 @@ def medians(rows: pd.DataFrame) -> pd.DataFrame:
     """
     keys = [*POINT_COLUMNS, "unit"]
     rates = rows.assign(rate=rows["amount"] / rows["time_s"]).dropna(subset="rate")
-    groups = rates.groupby(keys)["rate"]
-    quartiles = (
-        groups.quantile(share).rename(name)
-        for name, share in zip(RATES, (0.5, 0.25, 0.75), strict=True)
-    )
-    table = pd.concat([groups.size().rename("rounds"), *quartiles], axis=1).reset_index()
-    missing = rows[rows["reason"] != ""].drop_duplicates(keys)[[*keys, "reason"]]
-    table = table.assign(reason="")
-    return (
-        pd.concat([table, missing.assign(rounds=0)], ignore_index=True) if len(missing) else table
-    )
+    groups = rates.groupby(keys)["rate"].describe()[["count", "50%", "25%", "75%"]]
+    known = groups.set_axis(["rounds", *RATES], axis=1).astype({"rounds": int}).reset_index()
+    refused = rows[rows["reason"] != ""].drop_duplicates(keys)[[*keys, "reason"]]
+    parts = [part for part in (known.assign(reason=""), refused.assign(rounds=0)) if len(part)]
+    return pd.concat(parts or [known.assign(reason="")], ignore_index=True)
 
 
 def own_best(table: pd.DataFrame) -> pd.DataFrame:
@@ -62,8 +56,8 @@ def own_best(table: pd.DataFrame) -> pd.DataFrame:
     )
     best = table[~gather | is_default]
     host = best["case"].str.startswith("host_")
-    cores = best.loc[host, "threads"].max()
-    best = best[~host | best["threads"].eq(cores)].sort_values("median_per_s", kind="stable")
+    best = best[~host | best["threads"].eq(best.loc[host, "threads"].max())]
+    best = best.sort_values("median_per_s", kind="stable")
     keys = ["case", "row_bytes", "span_bytes", "threads", "policy", "order"]
     return best.drop_duplicates(keys, keep="last").sort_index()
 
@@ -107,11 +101,11 @@ def table(medians: pd.DataFrame) -> Table:
     """
     measured = medians[medians["median_per_s"].notna()]
     spans = sorted(set(measured["span_bytes"]) - {0})
-    grid = Table(box=None, pad_edge=False)
-    grid.add_column("case", no_wrap=True)
-    grid.add_column("", no_wrap=True)
+    grid = Table("case", "", box=None, pad_edge=False)
     for name in ("rate", *map(_size, spans)):
-        grid.add_column(name, justify="right", no_wrap=True)
+        grid.add_column(name, justify="right")
+    for column in grid.columns:
+        column.no_wrap = True
     keys = ["case", "row_bytes", "threads", "policy", "order", "unit"]
     groups: Any = measured.groupby(keys, sort=False)
     for (case, width, threads, policy, order, unit), rows in groups:
@@ -138,7 +132,7 @@ def summary_line(table: pd.DataFrame) -> dict[str, str]:
     narrow = best[best["row_bytes"].isin(ROW_BYTES) & best["case"].isin(KINDS)]
     of_host = narrow["case"] == "host_gather"
     gpu, host = narrow[~of_host], narrow[of_host]
-    kinds = gpu.groupby("span_bytes").size()
+    kinds = gpu["span_bytes"].value_counts()
     span = max(kinds[kinds == kinds.max()].index, default=0)
     largest = [gpu[gpu["span_bytes"] == span], host[host["span_bytes"] == host["span_bytes"].max()]]
     rates = pd.concat(largest).set_index(["case", "row_bytes"])["median_per_s"]

@@ -31,7 +31,7 @@ def test_every_point_is_measured(rig: Rig, one: Case) -> None:
         except RefusedError as why:
             assert str(why).startswith("no_memory")  # noqa: PT017
             continue
-        rate = observed.amount / observed.seconds
+        rate = observed.amount / observed.time_s
         if one.name in ("gpu_launch", "gpu_issue", "gpu_draw", "gpu_submit"):
             assert 1e-8 < 1 / rate < 1e-1
         elif one.name == "gpu_matmul":

@@ -18,10 +18,10 @@ from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.probe import probe as probing
 from gatherbench.bench.probe import table as table_module
 from gatherbench.bench.probe.case import NEEDS, Scope, every_case
-from gatherbench.bench.probe.points import COLUMNS, Point, read_points
+from gatherbench.bench.probe.points import COLUMNS, Point, ProbeError, read_points
 from gatherbench.bench.probe.probe import probe, visit
 from gatherbench.bench.probe.profile import BY_HAND, profile_of
-from gatherbench.bench.probe.rig import GIB, Observation, ProbeError, RefusedError
+from gatherbench.bench.probe.rig import GIB, Observation, RefusedError
 from gatherbench.bench.probe.table import draw, medians, summary_line, table
 from gatherbench.reason import unsupported
 
@@ -181,11 +181,12 @@ POINTS = [Point("sm_read", grid_percent=blocks) for blocks in range(1, 30)]
 ONE = Observation(1, 1.0, "none")
 
 
-class Rows(list[tuple[Any, ...]]):
-    """The rows that a visit adds: point, round, observation or ``None`` and a reason."""
+class Rows(list[tuple[Point, int, str]]):
+    """The rows that a visit adds: point, round, reason."""
 
-    def add(self, *row: Any) -> None:
-        self.append(row)
+    def add(self, point: Point, number: int, reason: str = "", **seen: object) -> None:
+        assert seen == ({} if reason else ONE._asdict())
+        self.append((point, number, reason))
 
 
 def test_rounds_take_turns_in_an_order_drawn_anew_until_the_time_is_spent():
@@ -232,7 +233,7 @@ def test_a_refused_point_is_told_once_with_the_reason_and_an_error_names_its_poi
     monkeypatch.setattr(probing, "MOST_ROUNDS", 4)
     added = Rows()
     visit(POINTS, measure, added.add, out_of_time=never)
-    refused = [row[0].grid_percent for row in added if row[1:] == (0, None, "not here")]
+    refused = [row[0].grid_percent for row in added if row[1:] == (0, "not here")]
     assert refused == [1, 2]
     assert len(added) == 4 * (len(POINTS) - 2) + 2
     assert visit(POINTS[:2], measure, added.add, out_of_time=never) == 0

@@ -8,29 +8,29 @@ import pytest
 import torch
 
 from gatherbench.bench.probe import probe, rig
-from gatherbench.bench.probe.points import Point, PointRow, is_point_table, read_points
+from gatherbench.bench.probe.points import (
+    Point,
+    ProbeError,
+    append_row,
+    is_point_table,
+    read_points,
+)
 from gatherbench.bench.probe.rig import (
     GIB,
     MIB,
-    ProbeError,
     RefusedError,
     Rig,
-    append_row,
     filled_table,
 )
 
 
-def row(point: Point, number: int, *seen: Any, unit: str = "B", reason: str = "") -> PointRow:
-    amount, seconds, source = seen or (None, None, "")
-    return PointRow(point, number, amount, unit, seconds, source, reason)
-
-
 def test_rows_are_on_disk_at_once_and_come_back(tmp_path):
     path = tmp_path / "rows.csv"
-    append_row(path, row(Point("round_trip", span_bytes=GIB), 3, 10, 2.0, "clock", unit="1"))
+    seen = {"round": 3, "amount": 10, "unit": "1", "time_s": 2.0, "source": "clock"}
+    append_row(path, Point("round_trip", span_bytes=GIB), **seen)
     assert len(path.read_text().splitlines()) == 2
     held_out = Point("gpu_gather", 64, policy="dgl", held_out=True)
-    append_row(path, row(held_out, 0, reason="no, none"))
+    append_row(path, held_out, round=0, amount=None, unit="B", reason="no, none")
     assert is_point_table(path)
     first, second = read_points(path).itertuples()
     assert (first.case, first.round, first.amount, first.unit) == ("round_trip", 3, 10, "1")
@@ -45,7 +45,7 @@ def test_rows_are_on_disk_at_once_and_come_back(tmp_path):
 
 def test_a_full_disk_says_where_to_go():
     with pytest.raises(ProbeError, match=r"/dev/full: .*No space left.*--out"):
-        append_row(Path("/dev/full"), row(Point("gpu_copy"), 3, 10, 2.0, "clock"))
+        append_row(Path("/dev/full"), Point("gpu_copy"), round=3)
 
 
 def test_what_is_made_once_is_closed_with_the_rig_and_a_refusal_is_not_tried_again():

@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
-from gatherbench.bench.probe.points import Point, PointRow
-from gatherbench.bench.probe.rig import GIB, append_row
+from gatherbench.bench.probe.points import Point, append_row
+from gatherbench.bench.probe.rig import GIB
 from gatherbench.kernels.policies import POLICIES
 
 from ..written_run import append_rows
@@ -115,7 +115,8 @@ def write_micro(folder: Path, policies: Iterable[str] = tuple(POLICIES)) -> Path
                     launches.append((point, rate))
     rounds = enumerate((1.0, 1.1, 0.9), 1)
     for (point, rate), (number, factor) in itertools.product(launches, rounds):
-        append_row(folder / "rows.csv", PointRow(point, number, 1e9, "B", factor / rate, "test"))
+        seen = {"round": number, "amount": 1e9, "unit": "B", "time_s": factor / rate}
+        append_row(folder / "rows.csv", point, **seen, source="test")
     (folder / "env.json").write_text("{}")
     return folder
 
@@ -128,7 +129,8 @@ def add_overlap(folder: Path) -> None:
         points.append((Point("fetch_alone", **share), 0.009))
         points.append((Point("train_and_fetch", load="memory_pass", **share), 0.014))
     for point, seconds in points:
-        append_row(folder / "rows.csv", PointRow(point, 1, 1, "1", seconds, "test"))
+        seen = {"round": 1, "amount": 1, "unit": "1", "time_s": seconds}
+        append_row(folder / "rows.csv", point, **seen, source="test")
 
 
 def add_peer(folder: Path) -> None:
@@ -136,4 +138,5 @@ def add_peer(folder: Path) -> None:
     for name, order, rate in (("WholeGraph 26.10", "its own", 20), ("aligned", "given", 25)):
         point = Point("peer_gather", 512, 2 * GIB, policy=name, order=order)
         for number in range(1, 4):
-            append_row(folder / "rows.csv", PointRow(point, number, 1e9, "B", 1 / rate, "test"))
+            seen = {"round": number, "amount": 1e9, "unit": "B", "time_s": 1 / rate}
+            append_row(folder / "rows.csv", point, **seen, source="test")
