@@ -21,28 +21,9 @@ from torch import Tensor
 from gatherbench.bench.machine.numa import Binding
 from gatherbench.bench.plan.doors import is_relational
 from gatherbench.bench.plan.plan import GPU_SAMPLING
-from gatherbench.bench.run.check import (
-    COMPARED,
-    NO_SCORE,
-    RowChecker,
-    Untrained,
-    WrongRowsError,
-    growth_row,
-    memory_beside_torch,
-    residency_row,
-    threads_kept,
-)
+from gatherbench.bench.run import check, loop
 from gatherbench.bench.run.counting import Counts, constant_rows
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.loop import (
-    STAGES,
-    UNWATCHED,
-    CudaClock,
-    EpochTimes,
-    HostClock,
-    Watch,
-    run_epoch,
-)
 from gatherbench.bench.run.models import to_device
 from gatherbench.bench.run.part import CHECK_STAGE, PartWriter
 from gatherbench.bench.run.rows import SET, Row
@@ -91,7 +72,7 @@ class MeasuredCase(ExitStack):
         self._trained: Callable[[], None] | None = None
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> bool | None:
-        if isinstance(error, WrongRowsError):
+        if isinstance(error, check.WrongRowsError):
             columns = (CHECK_STAGE, error.metric, "1", error.source)
             self._out.row(self._make.missing(*columns, f"failed: {error}", "failed"))
         try:
@@ -122,7 +103,7 @@ class MeasuredCase(ExitStack):
         self._session.binding  # noqa: B018 - gives torch its threads
         return self._open()
 
-    @threads_kept("open")
+    @check.threads_kept("open")
     def _open(self) -> str | None:
         session, strategy, job, out = self._session, self.strategy, self.job, self._out
         if (skipped := self._skip_of_any_rank(self.refused())) is not None:
@@ -139,7 +120,7 @@ class MeasuredCase(ExitStack):
         self._truth, self._file = table.truth, known.file
         cached = dropped(self._file)
         if reads_managed(strategy):
-            self._beside_torch = memory_beside_torch(self._device)
+            self._beside_torch = check.memory_beside_torch(self._device)
         begin = time.perf_counter()
         self.fetcher = self.enter_context(strategy.open(table.features, self._device, known))
         opened = SetupStep("open_time", "s", time.perf_counter() - begin, CLOCK)
@@ -181,19 +162,20 @@ class MeasuredCase(ExitStack):
         them. Returns the first of the minibatches.
         """
         fetcher, no_fetch = self.fetcher, self.strategy.role == "no_fetch"
-        self.checker = RowChecker(self._truth, self._device, no_fetch=no_fetch)
+        self.checker = check.RowChecker(self._truth, self._device, no_fetch=no_fetch)
         batches = list(itertools.islice(self._session.epochs.warm_up(0), fetcher.lookahead + 2))
 
         def residency() -> None:
             if self._device.type == "cuda" or fetcher.residency():
-                self._out.row(residency_row(fetcher, self._make, cached))
+                self._out.row(check.residency_row(fetcher, self._make, cached))
 
         few_of = None if self._checks_all else len(batches)
         with self.checker.watching("before timing", few_of, residency) as watch:
-            checked = run_epoch(batches, fetcher, Untrained(), watch, self._session.group).losses
+            group = self._session.group
+            times = loop.run_epoch(batches, fetcher, check.Untrained(), watch, group)
         if no_fetch and writes_rows(fetcher, fetcher.to_fetch_device(batches[0].input_ids)):
-            raise WrongRowsError("no_fetch must fetch nothing, but a fetch of it writes rows")
-        self._out.row(self._ok(CHECK_STAGE, "batches", "1", len(checked), COMPARED))
+            raise check.WrongRowsError("no_fetch must fetch nothing, but a fetch of it writes rows")
+        self._out.row(self._ok(CHECK_STAGE, "batches", "1", len(times.losses), check.COMPARED))
         return batches[0]
 
     def _warm_up(self, typical: MiniBatch) -> None:
@@ -228,10 +210,12 @@ class MeasuredCase(ExitStack):
         with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
             return self._session.tuned(self.fetcher, tune)
 
-    def _epoch(self, batches: Iterator[MiniBatch], watch: Watch = UNWATCHED) -> EpochTimes:
-        return run_epoch(batches, self.fetcher, self.trainer, watch, self._session.group)
+    def _epoch(
+        self, batches: Iterator[MiniBatch], watch: loop.Watch = loop.UNWATCHED
+    ) -> loop.EpochTimes:
+        return loop.run_epoch(batches, self.fetcher, self.trainer, watch, self._session.group)
 
-    @threads_kept("epoch")
+    @check.threads_kept("epoch")
     def epoch(self, number: int, chosen: int | None = None) -> None:
         """Measure epoch ``number`` on the minibatches of set ``chosen``, by default the same.
 
@@ -274,11 +258,11 @@ class MeasuredCase(ExitStack):
                 what = {"metric": reading.metric, "unit": reading.unit}
                 out.write("timeline", **at, **what, time_s=times_s, value=values)
 
-    def _time_rows(self, times: EpochTimes, epoch: int) -> Iterator[Row]:
+    def _time_rows(self, times: loop.EpochTimes, epoch: int) -> Iterator[Row]:
         ok, on_gpu = partial(self._ok, epoch=epoch), self._device.type == "cuda"
         epochs, batches, no_fetch = self._session.epochs, len(times.losses), self.checker.no_fetch
         yield ok("epoch", "wall_time", "s", times.wall_s, CLOCK)
-        clock = (CudaClock if on_gpu else HostClock).source
+        clock = (loop.CudaClock if on_gpu else loop.HostClock).source
         for stage, seconds in times.stages.items():
             yield ok(stage, "wall_time", "s", sum(seconds), clock)
         yield ok("epoch", "minibatches", "1", batches, "count")
@@ -286,7 +270,7 @@ class MeasuredCase(ExitStack):
         yield ok("fetch", "payload", "B", payload, "rows fetched × bytes of a row")
         loss, source = ("train", "loss", "1"), "mean cross entropy of the minibatches"
         if no_fetch:
-            yield self._make.missing(*loss, source, NO_SCORE, epoch=epoch)
+            yield self._make.missing(*loss, source, check.NO_SCORE, epoch=epoch)
         else:
             yield ok(*loss, sum(times.losses) / batches, source)
         for stage, issue_s in times.issue_s.items():
@@ -297,7 +281,7 @@ class MeasuredCase(ExitStack):
             source = f"{CLOCK}, the synchronisation that ends the epoch"
             yield ok("host", "drain", "s", times.drain_s, source)
         else:
-            overhead_s = times.wall_s - sum(sum(times.stages[stage]) for stage in STAGES)
+            overhead_s = times.wall_s - sum(sum(times.stages[stage]) for stage in loop.STAGES)
             source = "epoch wall time less its stages, per minibatch"
             yield ok("harness", "overhead", "s", overhead_s / batches, source)
 
@@ -317,7 +301,7 @@ class MeasuredCase(ExitStack):
             for metric, seconds in latencies_of(after - slow):
                 yield self._ok("fetch", metric, "s", seconds, _LATENCY, epoch)
 
-    @threads_kept("finish")
+    @check.threads_kept("finish")
     def finish(self) -> None:
         """Score the trained model and do all that is not timed; then close the path.
 
@@ -332,11 +316,11 @@ class MeasuredCase(ExitStack):
             self._score(-1)
         first, few_of = session.epochs.first, None if job.alone else len(session.epochs.first)
         with self.checker.watching("after the last epoch", few_of) as watch:
-            run_epoch(first, self.fetcher, self.trainer, watch, session.group)
+            loop.run_epoch(first, self.fetcher, self.trainer, watch, session.group)
         self._write_setup(step for step in self.fetcher.setup if step not in self._steps)
         if reads_managed(self.strategy):
-            grown = memory_beside_torch(self._device) - self._beside_torch
-            out.row(growth_row(grown, session.dataset.spec.table_bytes, self._make))
+            grown = check.memory_beside_torch(self._device) - self._beside_torch
+            out.row(check.growth_row(grown, session.dataset.spec.table_bytes, self._make))
         if plan.peak and job.first:
             step = partial(self.trainer.step, *self._fetched(first[0]))
             peak, source = peak_of(step, self._device)
@@ -346,7 +330,7 @@ class MeasuredCase(ExitStack):
                 pass
         further, gathered = lambda: self._epoch(session.epochs.further()), session.group.gathered
         out.rows(self._energy.rows(plan.epochs, further, self._make, gathered))
-        out.row(self._ok(CHECK_STAGE, "rows", "1", self.checker.rows, COMPARED))
+        out.row(self._ok(CHECK_STAGE, "rows", "1", self.checker.rows, check.COMPARED))
         self.close()
         file = self._file if session.group.world == 1 else None
         out.rows(disk_roof(file, self._make, job.case.repeat))

@@ -448,13 +448,13 @@ def test_a_case_reads_link_power_and_energy(make_job, driver, monkeypatch):
     monkeypatch.setattr(power, "SHORTEST_ENERGY_WINDOW_S", 0.0)
     driver.say({"gpu0.power_mw": 400_000, "gpu0.rx": 0, "gpu0.from": driver.clock.time()})
     driver.transfer()
-    run_epoch = measure_module.run_epoch
+    run_epoch = measure_module.loop.run_epoch
 
     def timed(*given: Any) -> Any:
         driver.clock.sleep(0.1)
         return run_epoch(*given)
 
-    monkeypatch.setattr(measure_module, "run_epoch", timed)
+    monkeypatch.setattr(measure_module.loop, "run_epoch", timed)
     job = make_job(epochs=1)
     assert skipped(job) is None
     records = list(read_part(job.part))
@@ -463,5 +463,6 @@ def test_a_case_reads_link_power_and_energy(make_job, driver, monkeypatch):
         assert rows[stage, "gpu_energy"].value == pytest.approx(400 * 0.1)
     assert rows["epoch", "gpu_power"].value == 400
     assert rows["epoch", "pcie_host_to_device"].value == pytest.approx(RATE * 0.1)
-    kept = {record["metric"] for record in records if record["kind"] == "timeline"}
-    assert kept == {"gpu_power", "pcie_host_to_device", "pcie_device_to_host"}
+    kept = {(r["metric"], r["unit"], r["epoch"]) for r in records if r["kind"] == "timeline"}
+    link = {("pcie_host_to_device", "B", 0), ("pcie_device_to_host", "B", 0)}
+    assert kept == {("gpu_power", "W", 0), *link}

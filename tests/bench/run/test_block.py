@@ -177,7 +177,7 @@ def test_a_path_that_is_wrong_or_raises_costs_itself(make_job, monkeypatch):
 
     def failing(self: Any, number: int, *given: Any) -> None:
         if number == 1 and self.strategy.name == ASYNC:
-            raise measure_module.WrongRowsError("minibatch 1")
+            raise measure_module.check.WrongRowsError("minibatch 1")
         if number == 0 and self.strategy.name == ALL:
             raise RuntimeError("out of luck")
         epoch(self, number, *given)
@@ -198,7 +198,7 @@ def test_a_path_that_is_found_wrong_behind_its_last_epoch_ends_once(make_job, mo
     """Of a rank the last end counts, and of a case the first."""
 
     def failing(_: object) -> None:
-        raise measure_module.WrongRowsError("after the last epoch")
+        raise measure_module.check.WrongRowsError("after the last epoch")
 
     monkeypatch.setattr(measure_module.MeasuredCase, "finish", failing)
     job = make_job(PINNED, epochs=1)

@@ -145,30 +145,23 @@ def test_where_paths_take_turns_a_repeat_that_fits_is_run_in_place_of_one_that_d
     assert took == [60.0, 10.0, 10.0, 10.0]
 
 
-def test_what_was_left_out_is_said(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("given", "left", "status", "more"),
+    [(50.0, 3, 0, []), (5.0, 4, 1, ["nothing was measured"])],
+)
+def test_what_was_left_out_is_said(tmp_path, monkeypatch, given, left, status, more):
     Clocked.preparing_s = 0.0
-    monkeypatch.setattr(execute_module, "finish", lambda *_: True)
+    shown = lambda *_: True if not more else pytest.fail("nothing to show")  # noqa: E731
+    monkeypatch.setattr(execute_module, "finish", shown)
     monkeypatch.setattr(execute_module, "load_run", lambda _: None)
     wanted = [*series(20, 60, 40), replace(series(20)[0], repeat=1)]
     store, out = a_run(tmp_path)
     task = PreparedRun(store, wanted, Measure(repeats=1), "cpu", "abc", "box")
-    assert execute(task, out, out, 50.0) == 0
-    first, *_, last = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert execute(task, out, out, given) == status
+    first, *_ = said = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert first.startswith("4 cases. No GPU here: data paths run in host memory. Results: ")
-    assert last == f"3 of 4 cases left. Go on with: gatherbench run --resume {store.folder}"
-
-
-def test_nothing_measured_is_said(tmp_path, monkeypatch):
-    Clocked.preparing_s = 0.0
-    monkeypatch.setattr(execute_module, "finish", lambda *_: pytest.fail("nothing to show"))
-    store, out = a_run(tmp_path)
-    task = PreparedRun(store, series(20, 60), Measure(repeats=1), "cpu", "abc", "box")
-    assert execute(task, out, out, 5.0) == 1
-    _, *said = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert said == [
-        f"2 of 2 cases left. Go on with: gatherbench run --resume {store.folder}",
-        "nothing was measured",
-    ]
+    again = f"{left} of 4 cases left. Go on with: gatherbench run --resume {store.folder}"
+    assert said[-1 - len(more) :] == [again, *more]
 
 
 HOST = "2 cases, about 4 minutes on an idle machine. No GPU here: data paths run in host memory."

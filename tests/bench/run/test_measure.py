@@ -5,14 +5,13 @@ import os
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.bench.meters.base import Meter, Window
 from gatherbench.bench.meters.nvml_device import SensorChoice
 from gatherbench.bench.run import captured as captured_module
 from gatherbench.bench.run import counting as counting_module
@@ -141,7 +140,7 @@ def test_an_epoch_is_written_as_the_loop_timed_it(make_job, monkeypatch):
         run_epoch(*arguments)
         return EpochTimes(60.0, stages, [2.0, 0.5], 1000)
 
-    monkeypatch.setattr(measure_module, "run_epoch", timed)
+    monkeypatch.setattr(measure_module.loop, "run_epoch", timed)
     job = make_job(epochs=1)
     rows = measured(job)
     seconds = {s: value(rows, s, "wall_time", 0) for s in ("sample", "fetch", "train", "epoch")}
@@ -255,7 +254,7 @@ def test_fresh_minibatches_are_others_in_each_epoch_and_the_same_for_all(make_jo
         fetched.append([batch.input_ids.tolist() for batch in epoch])
         return run_epoch(epoch, *rest, **more)
 
-    monkeypatch.setattr(measure_module, "run_epoch", kept)
+    monkeypatch.setattr(measure_module.loop, "run_epoch", kept)
     job = make_job(warmup_epochs=2, epochs=2)
     measured(job)
     again = fetched[1:]  # behind what is compared before timing
@@ -281,41 +280,10 @@ def test_what_may_be_learned_from_is_not_what_is_measured(make_job):
     assert not measured_ids & {*drawn[0], *drawn[1]}
 
 
-class Polled(Meter):
-    """A meter of a GPU: it tells which one it was given, and keeps what it polled."""
-
-    name = "polled"
-    summary = lost = trust = "a test"
-    units: ClassVar[dict[str, str]] = {"pcie_x": "B"}
-
-    def __init__(self, gpu: object) -> None:
-        self.sources = {"pcie_x": f"of {gpu} [samples=2, period=0.5 s]"}
-        self.series = {"pcie_x": ((0.0, 0.0), (0.5, 7.0))}
-
-    def begin(self) -> None: ...
-
-    def end(self) -> Window:
-        return {"pcie_x": 7.0}
-
-
-def test_a_case_reads_the_sensors_that_the_run_trusts_and_keeps_what_they_polled(
-    make_job, monkeypatch
-):
-    trusted = SensorChoice("gpm", "")
-    gpu = session_module.gpu_under_test
-    monkeypatch.setattr(session_module, "gpu_under_test", lambda d, choice: (gpu(d, None), choice))
-    monkeypatch.setattr(session_module, "open_meters", lambda gpu, folder: [Polled(gpu)])
-    monkeypatch.setattr(measure_module, "EnergyBlock", lambda _, run_on: EnergyBlock(None))
-    job = replace(make_job(), sensors=trusted)
-    rows = [r for r in measured(job) if r.metric == "pcie_x"]
-    source = f"of (None, {trusted}) [samples=2, period=0.5 s]"
-    assert [(r.epoch, r.value, r.source) for r in rows] == [(0, 7.0, source), (1, 7.0, source)]
-    kept = [r for r in read_part(job.part) if r["kind"] == "timeline"]
-    assert [(k["epoch"], k["metric"], k["unit"]) for k in kept] == [
-        (0, "pcie_x", "B"),
-        (1, "pcie_x", "B"),
-    ]
-    assert (kept[0]["time_s"], kept[0]["value"]) == ([0.0, 0.5], [0.0, 7.0])
+def test_a_case_reads_the_sensors_that_the_run_trusts(make_job, monkeypatch):
+    monkeypatch.setattr(session_module, "gpu_under_test", lambda device, choice: (device, choice))
+    job = replace(make_job(), sensors=SensorChoice("gpm", ""))
+    assert Session(job).gpu == (HOST, job.sensors)
 
 
 def captured(job: Job) -> Job:
@@ -413,7 +381,7 @@ def test_a_table_that_moved_while_it_was_read_is_not_shown(make_job, monkeypatch
     used = iter([100, 100 + (1 << 30) + 1])
     monkeypatch.setattr(measure_module, "build", lambda *_: Managed())
     monkeypatch.setattr(table_module, "table_kind", lambda *_: "anonymous")
-    monkeypatch.setattr(measure_module, "memory_beside_torch", lambda _: next(used))
+    monkeypatch.setattr(measure_module.check, "memory_beside_torch", lambda _: next(used))
     job = make_job()
     with pytest.raises(WrongMemoryError):
         skipped(job)
@@ -516,9 +484,9 @@ def test_the_window_of_energy_holds_the_measured_epochs_and_nothing_else(make_jo
             told.append(f"of {epochs}")
             return super().rows(epochs, *of)
 
-    run_epoch = measure_module.run_epoch
+    run_epoch = measure_module.loop.run_epoch
     monkeypatch.setattr(
-        measure_module, "run_epoch", lambda *of: (told.append("epoch"), run_epoch(*of))[1]
+        measure_module.loop, "run_epoch", lambda *of: (told.append("epoch"), run_epoch(*of))[1]
     )
     run_ons: list[bool] = []
     monkeypatch.setattr(

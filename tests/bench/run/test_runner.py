@@ -214,30 +214,6 @@ def signalled(number: int) -> Callable[[], None]:
     return lambda: os.kill(os.getpid(), number)
 
 
-def test_ctrl_c_keeps_what_had_ended_and_resume_measures_the_rest(store):
-    """Of "slow", which had no whole block, only what the second process measured counts."""
-    wanted = same_repeat("good", "slow", "last")
-    # Started in the background, pytest may have inherited a SIGINT that is ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def at_slow(news: News) -> None:
-        begun.extend([news.case.variant] * (not news.step + news.status))
-        if begun.count("slow") == 2:  # before its process began, and when its turn came
-            os.kill(os.getpid(), signal.SIGINT)
-
-    begun = list[str]()
-    with pytest.raises(KeyboardInterrupt):
-        runner(store, wanted, together=True, tell=at_slow).run()
-    assert outcomes(store) == {"good": ("ok", None)}
-    assert len(store.lists("samples")) == 2
-    assert runner(store, wanted, together=True).run() == 0
-    assert outcomes(store) == dict.fromkeys(("good", "slow", "last"), ("ok", None))
-    counts = executions(store)
-    assert [counts[case.id] for case in wanted] == [1, 2, 1]
-    keys = Counter((r.variant, r.epoch, r.stage, r.metric) for r in rows_of_run(store))
-    assert set(keys.values()) == {1}
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_sigterm_and_sighup_are_answered_like_an_interrupt(number, store, once):
     before = signal.signal(number, signal.SIG_DFL)
