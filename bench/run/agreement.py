@@ -8,6 +8,7 @@ delivered wrong rows in a timed epoch, even if the comparison of rows
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import cast
 
 import numpy as np
@@ -53,39 +54,28 @@ def strays_in(frames: Frames) -> dict[CaseId, str]:
     unknown which is right, and both fail.
     """
     right, wrong = right_in(frames), dict[CaseId, str]()
-    for stage, metric in TOLERANCES:
-        for frame in (frames.epochs, frames.cases):
-            if (name := f"{stage}_{metric}") not in frame:
-                continue
-            # Ranks have losses of their own; those of a failed case may lack a mean.
-            measured = (frame["basis"] == "measured") & (frame["rank"] == -1)
-            epochs = frame[measured & among(frame, right) & frame[name].notna()]
-            sets = epochs.get("epoch", pd.Series(-1, epochs.index))
-            sets = epochs.get("minibatch_set", sets).fillna(sets).astype(int)
-            values = epochs.assign(value=epochs[name].astype(float), set=sets)
-            for key, of_set in values.groupby(["workload", "backend", "set"]):
-                _, backend, chosen = cast("tuple[str, str, int]", key)
-                where = f"{stage}.{metric}" + (f" of minibatch set {chosen}" if chosen >= 0 else "")
-                tolerance, relative = TOLERANCES[stage, metric][backend], metric == "loss"
-                for case, why in _astray(of_set, tolerance, where, relative=relative).items():
-                    wrong.setdefault(case, why)
+    for (stage, metric), frame in product(TOLERANCES, (frames.epochs, frames.cases)):
+        if (name := f"{stage}_{metric}") not in frame:
+            continue
+        # Ranks have losses of their own; those of a failed case may lack a mean.
+        measured = (frame["basis"] == "measured") & (frame["rank"] == -1)
+        values = frame[measured & among(frame, right) & frame[name].notna()].astype({name: float})
+        sets = values.get("epoch", pd.Series(-1, values.index))
+        sets = values.get("minibatch_set", sets).fillna(sets).astype(int)
+        for key, of_set in values.groupby(["workload", "backend", sets]):
+            _, backend, chosen = cast("tuple[str, str, int]", key)
+            plain = of_set.loc[of_set["strategy"] == BASELINE, name]
+            series = of_set.groupby(["strategy", "variant"])[name].median()
+            reference = float((series if plain.empty else plain).median())
+            allowed = TOLERANCES[stage, metric][backend]
+            allowed *= reference if metric == "loss" else 1.0
+            where = f"{stage}.{metric}" + (f" of minibatch set {chosen}" if chosen >= 0 else "")
+            whose = "in the other series" if plain.empty else f"with {BASELINE}"
+            far = of_set[(of_set[name] - reference).abs() > allowed]
+            for case, value in zip(ids_in(far), far[name], strict=True):
+                text = f"it trained on other rows: {where} is {value!r}, and {reference!r} {whose}"
+                wrong.setdefault(case, text)
     return wrong
-
-
-def _astray(
-    cases: pd.DataFrame, tolerance: float, where: str, *, relative: bool
-) -> dict[CaseId, str]:
-    """Return the cases whose ``value`` is too far from the reference's, and why they fail."""
-    plain = cases.loc[cases["strategy"] == BASELINE, "value"]
-    series = cases.groupby(["strategy", "variant"])["value"].median()
-    reference = float((series if plain.empty else plain).median())
-    whose = "in the other series" if plain.empty else f"with {BASELINE}"
-    allowed = tolerance * (reference if relative else 1.0)
-    strays = cases[(cases["value"] - reference).abs() > allowed]
-    return {
-        key: f"it trained on other rows: {where} is {value!r}, and {reference!r} {whose}"
-        for key, value in zip(ids_in(strays), strays["value"].tolist(), strict=True)
-    }
 
 
 def judged(frames: Frames) -> Frames:

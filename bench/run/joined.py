@@ -1,40 +1,35 @@
 """The rows of a case as a whole, from those of the ranks that trained it together.
 
-An epoch is over when its slowest rank is done. It is chance that this rank had the longest fetch if
-all wait for each other in every step, so the stages are means over the ranks. Consumption (bytes,
-core-seconds, joules) adds up. A resource that a machine has once is observed by one of its ranks.
+An epoch is over when its slowest rank is done. Stages are means over the ranks, and consumption
+(bytes, core-seconds, joules) adds up: ``joined.toml`` has the rule of each metric.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 
-from gatherbench.bench.meters.cpu import CORE_SECONDS
-from gatherbench.bench.run.group import EXCHANGE, WAIT
 from gatherbench.bench.run.part import PartWriter
-from gatherbench.bench.run.rows import SET, Row
+from gatherbench.bench.run.rows import Row
 
-#: Metrics that every rank observes of its whole machine.
-_OF_MACHINE = {
-    *("system_cpu_busy", "system_cpu_steal", "cpu_package_energy", "cpu_dram_energy"),
-    *("disk_read_device", "disk_reads_device"),
+_RULES: dict[str, str] = {
+    what: rule
+    for rule, of in tomllib.loads(Path(__file__).with_name("joined.toml").read_text()).items()
+    for what in of
 }
-#: Metrics that are equal on all ranks.
-_ALIKE = {
-    *(("fetch", metric) for metric in ("row", "lookahead", "gpu_share", "gpu_table")),
-    *(("setup", metric) for metric in ("table", "table_load_time", "numa_node")),
-    *(("check", "residency"), (EXCHANGE, "payload"), ("energy", "epochs"), SET[:2]),
+#: By rule, how the ranks' values become one, and the words for that.
+_HOW: dict[str, tuple[Callable[[list[float]], float], str]] = {
+    "first": (lambda values: values[0], "as the first rank saw it"),
+    "longest": (max, "longest of {count} ranks"),
+    "mean": (fmean, "mean of {count} ranks"),
+    "shared": (sum, "sum of {count} ranks, what they share counted for each"),
+    "slowest": (max, "rank {slowest}, the slowest"),
+    "sum": (sum, "sum of {count} ranks"),
 }
-_MEAN = {
-    *((stage, "wall_time") for stage in ("sample", "fetch", "train", EXCHANGE, WAIT)),
-    *(("harness", "overhead"), ("train", "loss")),
-}
-#: Memory of pages that ranks share is counted for each of them.
-_MEMORY = {"peak_rss", "host_pageable", "host_file_mapped"}
-#: Units of values that add up; of seconds only core-seconds do.
-_ADDS_UP = ("B", "J", "W", "1")
 
 
 def joined(ranks: list[list[Row]], out: PartWriter) -> dict[int, int]:
@@ -56,25 +51,16 @@ def joined(ranks: list[list[Row]], out: PartWriter) -> dict[int, int]:
 
 def _joined(rows: dict[int, Row], slowest: int) -> Row | None:
     """Return one row from those of the ranks that have it; ``None``: no row of the whole case."""
-    first, count = next(iter(rows.values())), len(rows)
-    what, unit = (first.stage, first.metric), first.unit
-    if count == 1 or what in _ALIKE:  # one rank did it for all, such as a test of the model
+    first = next(iter(rows.values()))
+    keys = (f"{first.stage}.{first.metric}", first.metric, first.unit)
+    rule = next((_RULES[key] for key in keys if key in _RULES), None)
+    if len(rows) == 1 or rule == "alike":  # one rank did it for all, such as a test of the model
         return first
-    absent = next((row for row in rows.values() if row.value is None), None)
-    if absent is not None:
-        return absent
-    values = [row.value or 0.0 for row in rows.values()]
-    if what == ("epoch", "wall_time"):
-        value, how = max(values), f"rank {slowest}, the slowest"
-    elif what in _MEAN:
-        value, how = fmean(values), f"mean of {count} ranks"
-    elif what[1] in _OF_MACHINE:
-        value, how = values[0], "as the first rank saw it"
-    elif unit in _ADDS_UP or what[1] in CORE_SECONDS:
-        twice = ", what they share counted for each" if what[1] in _MEMORY else ""
-        value, how = sum(values), f"sum of {count} ranks{twice}"
-    elif unit == "s":
-        value, how = max(values), f"longest of {count} ranks"
-    else:
+    values = [row.value for row in rows.values() if row.value is not None]
+    if len(values) < len(rows):
+        return next(row for row in rows.values() if row.value is None)
+    if rule is None:
         return None
-    return replace(first, value=value, source=f"{first.source}; {how}")
+    join, words = _HOW[rule]
+    how = words.format(count=len(rows), slowest=slowest)
+    return replace(first, value=join(values), source=f"{first.source}; {how}")
