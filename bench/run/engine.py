@@ -132,7 +132,7 @@ class Engine:
         return Ready(Path(answer["dataset"]), answer["identity"], block.part)
 
     def check_time(self, until: float = math.inf) -> None:
-        """Raise :class:`TimeUp` at ``until`` or the engine's own, whichever is earlier."""
+        """Raise :class:`TimeUp` from ``until``, or the engine's own, on."""
         if time.monotonic() >= min(until, self.until):
             raise TimeUp
 

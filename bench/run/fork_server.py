@@ -23,7 +23,7 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -76,11 +76,8 @@ def serve_requests(work: Callable[[Any], None]) -> None:
 
 def _end_children(grace_s: float) -> None:
     """End all processes below this one; a library's tracker and a daemon's watcher have time to."""
-    until = time.monotonic() + grace_s
-    while time.monotonic() < until + _KILLED_S:
-        below = psutil.Process().children(recursive=True)
-        if not below:
-            return
+    own, until = psutil.Process(), time.monotonic() + grace_s
+    while (below := own.children(recursive=True)) and time.monotonic() < until + _KILLED_S:
         for process in below if time.monotonic() > until else ():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -136,10 +133,11 @@ class ForkServer:
                 look()
 
         try:
-            while self._servers and self._servers[-1].process.poll() is not None:
+            while self._servers and self._servers[-1].poll() is not None:
                 self.renew()  # it died without work
             if not self._servers:
-                self._servers = [self._started(log) for _ in range(self._count)]
+                command = self._command, self._environment, log
+                self._servers = [_Server(*command) for _ in range(self._count)]
                 self._count = 1  # nobody knows how many more rounds there will be
                 for server in self._servers:
                     wait(server)
@@ -153,24 +151,9 @@ class ForkServer:
             self.close(INTERRUPT_S if isinstance(stop, KeyboardInterrupt) else KILL_S)
             raise
         try:
-            status: int = server.pipe.recv()
+            return int(server.pipe.recv())
         except (EOFError, OSError):
             return self.renew() or 1
-        return status
-
-    def _started(self, log: Path) -> _Server:
-        own_end, theirs = Pipe()
-        with log.open("a") as out, theirs:
-            # The output of a library is separate from answers.
-            process = subprocess.Popen(
-                self._command,
-                stdin=theirs.fileno(),
-                stdout=out,
-                stderr=out,
-                env=self._environment,
-                start_new_session=True,
-            )
-        return _Server(process, own_end)
 
     def renew(self) -> int:
         """End the server, and all that it runs: the next job has another.
@@ -186,22 +169,31 @@ class ForkServer:
         _end(servers, patience_s)
 
 
-class _Server(NamedTuple):
-    process: subprocess.Popen[bytes]
-    pipe: Connection
+class _Server(subprocess.Popen[bytes]):
+    def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
+        self.pipe, theirs = Pipe()
+        with log.open("a") as out, theirs:  # the output of a library is separate from answers
+            super().__init__(
+                command,
+                stdin=theirs.fileno(),
+                stdout=out,
+                stderr=out,
+                env=environment,
+                start_new_session=True,
+            )
 
 
 def _end(servers: list[_Server], patience_s: float) -> int:
     """End servers, and all that they run; return the exit status of the last."""
     for server in servers:
         server.pipe.close()
-        if server.process.poll() is None:
-            server.process.terminate()
+        if server.poll() is None:
+            server.terminate()
     status, until = 0, time.monotonic() + patience_s
     for server in servers:
         with suppress(subprocess.TimeoutExpired):  # a hung driver may keep it alive
-            server.process.wait(max(0.0, until - time.monotonic()))
+            server.wait(max(0.0, until - time.monotonic()))
         with suppress(ProcessLookupError):  # all have ended
-            os.killpg(server.process.pid, signal.SIGKILL)
-        status = server.process.wait()
+            os.killpg(server.pid, signal.SIGKILL)
+        status = server.wait()
     return status

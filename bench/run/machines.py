@@ -49,10 +49,8 @@ from gatherbench.kernels.private_folder import private_folder
 from gatherbench.outside import fresh, parsed
 
 #: How long processes wait for each other when a run begins, for a machine whose ranks have ended,
-#: and for others to notice a run's end.
-START_S, ANSWER_S, _LEAVE_S = 120.0, 30.0, 1.0
-#: The interval of looks at the store.
-LOOK_S = 0.05
+#: and for others to notice a run's end; and the interval of looks at the store.
+START_S, ANSWER_S, _LEAVE_S, _LOOK_S = 120.0, 30.0, 1.0, 0.05
 #: Bytes per write to the store, which takes up to 8 MiB.
 _PIECE = 1 << 20
 
@@ -81,7 +79,7 @@ def heard(
         look()
         if time.monotonic() > until:
             raise TimeoutError
-        time.sleep(LOOK_S)
+        time.sleep(_LOOK_S)
     return parsed(b"".join(store.get(f"{key}/{n}") for n in range(int(store.get(key)))))
 
 
@@ -317,12 +315,14 @@ def collect_parts(job: Job) -> list[str]:
     store, problems = store_of(job, ANSWER_S), list[str]()
     for machine in range(1, job.meeting.machines):
         try:
-            answer = heard(store, f"parts{machine}", ANSWER_S)
+            answer = heard(store, key := f"parts{machine}", ANSWER_S)
         except TimeoutError:
             problems.append(f"machine {machine} does not answer")
             continue
         for rank, text in answer["parts"].items():
             rank_part(job.part, int(rank)).write_text(text, encoding="ascii")
+        for number in range(int(store.get(key))):  # nobody else reads them
+            store.delete_key(f"{key}/{number}")
         problems += [f"machine {machine}: {answer['problem']}"] if answer["problem"] else []
     return problems
 

@@ -116,7 +116,7 @@ def _one_rank(local: int, job: Job, table: Table | None, parent: int) -> None:
         try:
             store = store_of(job, patience_s)
             group = Together(torch.device(job.device), ranks, store, patience_s)
-            if len({*group.gathered(own_job.identity)}) > 1:
+            if len(set(group.gathered(own_job.identity))) > 1:
                 raise RanksDisagreeError("the ranks have other minibatches than each other")
             if measure_block(Block("measure", (own_job,)), out, table, group):
                 group.gathered(None)  # all leave together

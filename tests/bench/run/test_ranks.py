@@ -91,7 +91,7 @@ def mine() -> list[psutil.Process]:
 def nothing_is_left(store: RunStore, server: ForkServer) -> bool:
     """No process but the server, if it lives, and no file of the ranks in the run's folder."""
     until = time.monotonic() + 100.0  # one that was killed takes a moment to be gone
-    own = [one.process.pid for one in server._servers]
+    own = [one.pid for one in server._servers]
     while (left := [one.pid for one in mine()] != own) and time.monotonic() < until:
         time.sleep(0.05)
     return not left and not list(store.folder.rglob("*rank*"))
