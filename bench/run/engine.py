@@ -1,6 +1,7 @@
 """The engine runs a block in a process of its own, and reports why that failed.
 
-Whatever the process writes into the block's part is its whole answer (bench/run/part.py).
+Whatever the process writes into the block's part is its whole answer (bench/run/part.py). It is
+forked by a server that has imported (:mod:`gatherbench.bench.run.fork_server`).
 """
 
 from __future__ import annotations
@@ -9,18 +10,24 @@ import errno
 import math
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
 from pathlib import Path
 
-from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.job import DISK_FULL, Block, Ready
 from gatherbench.bench.run.part import PartWriter, Record, Tail
 from gatherbench.outside import fresh, open_file
 
+#: How long to wait for servers that were told to end: the next process would run beside what they
+#: run; after Ctrl-C there is no next one.
+KILL_S, INTERRUPT_S = 30.0, 1.0
+#: The interval of looks at a process's part, and at the time.
+_LOOK_S = 0.2
 #: The length of the end of a process's output that counts as its last words.
 _LOG_BYTES = 1 << 16
 #: The likely cause of a signal.
@@ -37,19 +44,25 @@ class TimeUp(Exception):  # noqa: N818 - not a fault of the program
 
 @dataclass
 class Engine:
-    """Runs one block at a time.
+    """Runs one block at a time, in processes that a server forks; it has to be closed.
 
     Attributes:
-        server: forks the processes.
-        folder: for their output. Outside the run's folder, kill -9 would leave it.
+        folder: for the output of its processes. Outside the run's folder, kill -9 would leave it.
+        environment: of all processes.
+        command: starts a server; this process's id follows.
         until: by :func:`time.monotonic`: the end of the time for all of them.
         look: called now and then while one runs; a ``TimeoutError`` of it ends that.
+        count: how many servers start at once, the others for later rounds. All have imported before
+            one gets work, so that nothing is measured beside an import.
     """
 
-    server: ForkServer
     folder: Path
+    environment: Mapping[str, str]
+    command: tuple[str, ...] = WORKER
     until: float = math.inf
     look: Callable[[], None] = lambda: None
+    count: int = 1
+    servers: list[_Server] = field(default_factory=list, init=False)  # the last one works
 
     def run(
         self,
@@ -87,11 +100,42 @@ class Engine:
                 raise TimeoutError
 
         try:
-            return _death_of(self.server.run(block, log, look), log)
+            return _death_of(self._status(block, log, look), log)
         except TimeoutError:
             return f"timed out after {timeout_s:g} s"
         finally:
             follow()
+
+    def _status(self, block: Block, log: Path, look: Callable[[], None]) -> int:
+        """Return the exit status of the block's process, or of its server if that cannot start or
+        dies. If ``look`` raises, or Ctrl-C comes, all servers end with all that they run."""
+
+        def wait(server: _Server) -> None:
+            while not server.pipe.poll(_LOOK_S):
+                look()
+
+        try:
+            while self.servers and self.servers[-1].poll() is not None:  # it died without work
+                self.renew()
+            if not self.servers:
+                command = [*self.command, str(os.getpid())]
+                self.servers += [_Server(command, self.environment, log) for _ in range(self.count)]
+                self.count = 1  # nobody knows how many more rounds there will be
+                for server in self.servers:
+                    wait(server)
+                    with suppress(EOFError, OSError):
+                        server.pipe.recv()
+            server = self.servers[-1]
+            with suppress(OSError):  # there will be no answer
+                server.pipe.send((block, str(log)))
+            wait(server)
+        except BaseException as stop:
+            _end(self.servers, INTERRUPT_S if isinstance(stop, KeyboardInterrupt) else KILL_S)
+            raise
+        try:
+            return int(server.pipe.recv())
+        except (EOFError, OSError):
+            return _end([self.servers.pop()], KILL_S) or 1
 
     def ask(
         self,
@@ -135,6 +179,45 @@ class Engine:
         """Raise :class:`TimeUp` from ``until``, or the engine's own, on."""
         if time.monotonic() >= min(until, self.until):
             raise TimeUp
+
+    def renew(self) -> None:
+        """End the server, and all that it runs: the next block has another."""
+        _end([self.servers.pop()] if self.servers else [], KILL_S)
+
+    def close(self) -> None:
+        """End all servers, and all that they run."""
+        _end(self.servers, KILL_S)
+
+
+class _Server(subprocess.Popen[bytes]):
+    def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
+        self.pipe, theirs = Pipe()
+        with log.open("a") as out, theirs:  # the output of a library is separate from answers
+            super().__init__(
+                command,
+                stdin=theirs.fileno(),
+                stdout=out,
+                stderr=out,
+                env=environment,
+                start_new_session=True,
+            )
+
+
+def _end(servers: list[_Server], patience_s: float) -> int:
+    """End servers, with all that they run, and forget them; return the last one's exit status."""
+    for server in servers:
+        server.pipe.close()
+        if server.poll() is None:
+            server.terminate()
+    status, until = 0, time.monotonic() + patience_s
+    for server in servers:
+        with suppress(subprocess.TimeoutExpired):  # a hung driver may keep it alive
+            server.wait(max(0.0, until - time.monotonic()))
+        with suppress(ProcessLookupError):  # all have ended
+            os.killpg(server.pid, signal.SIGKILL)
+        status = server.wait()
+    servers.clear()
+    return status
 
 
 def _death_of(code: int, log: Path) -> str | None:

@@ -39,8 +39,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
 from gatherbench.bench.machine.env import commit_id
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.engine import WORKER, Engine
-from gatherbench.bench.run.fork_server import ForkServer
+from gatherbench.bench.run.engine import Engine
 from gatherbench.bench.run.guards import terminate_as_interrupt
 from gatherbench.bench.run.job import Block, Job, Ready
 from gatherbench.bench.run.launch import Launch, LaunchError
@@ -266,9 +265,8 @@ def follow(group: Group) -> None:
 
 def _start_ranks(group: Group, folder: Path) -> None:
     known: dict[Workload, Ready | str] = {}
-    server = ForkServer(WORKER, Waiting(group.hear("waiting")).environment())
-    engine = Engine(server, folder, look=group.check)
-    with closing(server):
+    environment = Waiting(group.hear("waiting")).environment()
+    with closing(Engine(folder, environment, look=group.check)) as engine:
         while True:
             meeting = group.next_case()
             message = group.hear(meeting.case)

@@ -29,7 +29,6 @@ from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.agreement import judged
 from gatherbench.bench.run.engine import WORKER, Engine, TimeUp
-from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.frames import ENDED, Frames, frames_of, ids_in, write_columns
 from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
 from gatherbench.bench.run.job import CHOICE, Block, Job, Ready, is_disk_full
@@ -145,8 +144,8 @@ class Runner:
         if task.device == "cuda":  # such a machine has memory and cores for those of all repeats
             repeats = len({case.repeat for case in task.cases})
             servers = max(1, min(repeats, (psutil.cpu_count() or 1) // 2))
-        server = ForkServer(worker, waiting.environment(), servers)
-        self.engine = Engine(server, self.store.parts, self._until)
+        environment = waiting.environment()
+        self.engine = Engine(self.store.parts, environment, worker, self._until, count=servers)
         if self._group is not None:
             self._group.say("waiting", dict(waiting.variables))
         #: A new server after a turn of each series: :mod:`gatherbench.bench.run.fork_server`.
@@ -170,7 +169,7 @@ class Runner:
         with only_one(folder), terminate_as_interrupt(), _written_to(folder):
             # Ctrl-C leaves the parts to the reader, as a kill does: to write tables takes a second.
             # When the time is up, ``left`` counts the missing.
-            with closing(self.engine.server), contextlib.suppress(TimeUp):
+            with closing(self.engine), contextlib.suppress(TimeUp):
                 self._run_missing()
             frames = judged(self._frames)
             self.store.end(frames, finished=not self.left)
@@ -324,7 +323,7 @@ class Runner:
     def _measured(self, jobs: Sequence[Job]) -> tuple[str | None, Case | None]:
         """Measure in a process; return why it failed, and the case whose turn it was by then."""
         if self._served >= self._round:
-            self.engine.server.renew()
+            self.engine.renew()
             self._served = 0
         self._served += len(jobs)
         turn, by_id = None, {job.case.id: job.case for job in jobs}

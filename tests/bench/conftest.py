@@ -4,6 +4,7 @@ import functools
 import shutil
 import subprocess
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -18,8 +19,7 @@ from typer.testing import CliRunner, Result
 from gatherbench.bench.cli import app
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.run.engine import WORKER
-from gatherbench.bench.run.fork_server import ForkServer
+from gatherbench.bench.run.engine import KILL_S, WORKER, Engine, _end
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.sampling.prepare import prepare
@@ -115,21 +115,22 @@ def plan(tmp_path: Path, tiny_root: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 @pytest.fixture(scope="session", autouse=True)
 def kept_servers() -> Iterator[None]:
     """Keep a runner's server for the next run: what it has imported takes longer than most runs."""
-    kept: dict[object, ForkServer] = {}
+    kept: dict[object, list[Any]] = defaultdict(list)
 
-    def server(
-        command: tuple[str, ...], environ: Mapping[str, str], servers: int
-    ) -> ForkServer | mock.Mock:
-        if command != WORKER:  # one that misbehaves
-            return ForkServer(command, environ, servers)
-        env = frozenset(one for one in environ.items() if not one[0].startswith("PYTEST_"))
-        mine = kept.setdefault((Path.cwd(), env), ForkServer(command, environ))
-        return mock.Mock(run=mine.run)
+    def engine(
+        folder: Path, environ: Mapping[str, str], command: Any, *more: Any, **named: Any
+    ) -> Engine:
+        made = Engine(folder, environ, command, *more, **named)
+        if command == WORKER:  # not one that misbehaves
+            env = frozenset(one for one in environ.items() if not one[0].startswith("PYTEST_"))
+            made.count, made.servers = 1, kept[Path.cwd(), env]
+            made.renew = made.close = lambda: None  # type: ignore[method-assign]
+        return made
 
-    with mock.patch("gatherbench.bench.run.runner.ForkServer", server):
+    with mock.patch("gatherbench.bench.run.runner.Engine", engine):
         yield
-    for one in kept.values():
-        one.close()
+    for servers in kept.values():
+        _end(servers, KILL_S)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,6 @@ from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run import runner as runner_module
 from gatherbench.bench.run.engine import TimeUp
-from gatherbench.bench.run.fork_server import ForkServer
 from gatherbench.bench.run.job import Block, Ready
 from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.runner import News, PreparedRun, Runner
@@ -33,8 +32,10 @@ class Clocked:
 
     now, begun, preparing_s, told = 0.0, 0, 1000.0, 0.0
 
-    def __init__(self, server: ForkServer, _folder: Path, until: float) -> None:
-        self.server, self.until = server, until
+    def __init__(
+        self, _folder: Path, _environ: object, _command: object, until: float, count: int
+    ) -> None:
+        self.until = until
 
     def prepare(self, *_: Any) -> Ready:
         Clocked.now += Clocked.preparing_s
@@ -58,6 +59,10 @@ class Clocked:
     def check_time(self) -> None:
         if Clocked.now >= self.until:
             raise TimeUp
+
+    def renew(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @pytest.fixture(autouse=True)

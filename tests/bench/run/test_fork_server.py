@@ -1,32 +1,35 @@
 """Processes that are forked from one that has imported: fresh, ended in time, and not all alike."""
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import psutil
 import pytest
 
-from gatherbench.bench.run import fork_server as server_module
+from gatherbench.bench.run import engine as engine_module
 from gatherbench.bench.run import runner as runner_module
-from gatherbench.bench.run.fork_server import ForkServer
+from gatherbench.bench.run.engine import Engine
 
 from .fakes import cases, runner
 
-#: A server whose forks do what the job says, in Python.
+#: A server whose forks do what the block says, in Python.
 SERVER = """
 import signal, sys
 from gatherbench.bench.run import fork_server
 fork_server.GRACE_S = 0.1
 fork_server.die_with_parent(int(sys.argv[1]), signal.SIGTERM)
-fork_server.serve_requests(lambda job: exec(job))
+fork_server.serve_requests(lambda block: exec(block.code))
 """
+COMMAND = (sys.executable, "-c", SERVER)
 FOREVER = "import time; time.sleep(60)"
 #: A child, one in a session of its own, and a daemon; their ids are printed.
 LEAVES = """
@@ -35,103 +38,108 @@ began = [subprocess.Popen(["sleep", "600"]).pid]
 began.append(subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
 daemon = ["sh", "-c", "sleep 600 > /dev/null 2>&1 & echo $!"]
 began.append(subprocess.run(daemon, start_new_session=True, capture_output=True, text=True).stdout)
-print(*began, end="", flush=True)
+print(*began, flush=True)
 """
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    path = tmp_path / "log"
-    path.touch()
-    return path
-
-
 @pytest.fixture(scope="module")
-def server():
-    found = ForkServer((sys.executable, "-c", SERVER), os.environ)
-    yield found
-    found.close()
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    made = Engine(tmp_path_factory.mktemp("engine"), os.environ, COMMAND)
+    yield made
+    made.close()
 
 
-def run(server: ForkServer, code: str, log: Path, look=lambda: None) -> int:
-    return server.run(code, log, look)
+def run(engine: Engine, code: str, look: Callable[[], None] = lambda: None) -> str | None:
+    engine.look = look
+    block: Any = SimpleNamespace(code=code, part=engine.folder / "none", until=math.inf)
+    return engine.run(block)
 
 
-def when_begun(log: Path, error: type[BaseException]) -> Callable[[], None]:
+def printed(engine: Engine) -> str:
+    return (engine.folder / "process.log").read_text()
+
+
+def numbers(engine: Engine, code: str) -> list[int]:
+    """What a process prints."""
+    assert run(engine, code) is None
+    return [int(word) for word in printed(engine).split()]
+
+
+def once_begun(engine: Engine, error: type[BaseException]) -> Callable[[], None]:
     """Ends the wait for a process that has printed a line."""
 
     def look() -> None:
-        if log.read_text().endswith("\n"):
+        if printed(engine).endswith("\n"):
             raise error
 
     return look
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
+    ("code", "death"),
     [
-        ("pass", 0),
-        ("sys.exit(74)", 74),
-        ("import os; os._exit(3)", 3),
-        ("raise ValueError('this one')", 1),
-        ("import os; os.kill(os.getpid(), 11)", -signal.SIGSEGV),
+        ("pass", None),
+        ("import os; os._exit(3)", "exit status 3; last words: it printed nothing"),
+        ("raise ValueError('this one')", "exit status 1; last words: ValueError: this one"),
+        ("import os; os.kill(os.getpid(), 11)", "killed by SIGSEGV; last words: it printed"),
+        ("sys.exit(74)", "the disk is full"),
+        (f"import os, signal; os.kill(os.getppid(), signal.SIGKILL); {FOREVER}", "SIGKILL (most l"),
     ],
-)
-def test_how_it_ended_is_known(server, log, code, status):
-    assert run(server, code, log) == status
-    assert ("ValueError: this one" in log.read_text()) == ("this one" in code)
-    assert run(server, "print('next')", log) == 0
-    assert log.read_text().endswith("next\n")
+)  # fmt: skip
+def test_how_it_ended_is_known_and_the_next_one_runs(engine, code, death):
+    if code == "sys.exit(74)":
+        with pytest.raises(OSError, match="No space left"):
+            run(engine, code)
+    else:
+        assert (death or "") in (run(engine, code) or "")
+    assert run(engine, "print('next')") is None
+    assert printed(engine) == "next\n"
 
 
-def test_what_one_leaves_behind_the_next_does_not_find(server, log):
+def test_what_one_leaves_behind_the_next_does_not_find(engine):
     for _ in range(2):
-        code = "import sys; print(hasattr(sys, 'left')); sys.left = 1; print(sys.stdin.read())"
-        run(server, code, log)
-    assert log.read_text().split() == ["False", "False"]
+        run(
+            engine, "import sys; print(hasattr(sys, 'left')); sys.left = 1; print(sys.stdin.read())"
+        )
+        assert printed(engine).split() == ["False"]
 
 
-def test_one_that_takes_too_long_is_killed_and_the_next_goes_on(server, log):
+def test_one_that_takes_too_long_is_killed_and_the_next_goes_on(engine):
     code = f"import os; print(os.getpid(), flush=True); {FOREVER}"
-    with pytest.raises(TimeoutError):
-        run(server, code, log, when_begun(log, TimeoutError))
+    assert run(engine, code, once_begun(engine, TimeoutError)) == "timed out after inf s"
     with pytest.raises(ProcessLookupError):
-        os.kill(int(log.read_text()), 0)
-    log.write_text("")
-    for _ in range(2):
-        run(server, "import os; print(os.getppid())", log)
-    assert len(set(log.read_text().split())) == 1, "one server for both"
+        os.kill(int(printed(engine)), 0)
+    server = "import os; print(os.getppid())"
+    assert numbers(engine, server) == numbers(engine, server), "one server for both"
 
 
 @pytest.mark.parametrize(
     "end", ["pass", "os._exit(3)", "os.kill(os.getpid(), 11)", "raise ValueError", FOREVER]
 )
-def test_what_one_has_started_ends_with_it(server, log, end):
+def test_what_one_has_started_ends_with_it(engine, end):
     """However it ends, and whatever sessions there are: the next would be measured beside them."""
-    code = f"{LEAVES}\n{end}"
-    if end == FOREVER:
-        with pytest.raises(TimeoutError):
-            run(server, code, log, when_begun(log, TimeoutError))
-    else:
-        run(server, code, log)
-    began = [int(word) for word in log.read_text().splitlines()[0].split()]
+    late = once_begun(engine, TimeoutError) if end == FOREVER else lambda: None
+    run(engine, f"{LEAVES}\n{end}", late)
+    began = [int(word) for word in printed(engine).splitlines()[0].split()]
     assert len(began) == 3
     assert not any(map(psutil.pid_exists, began))
-    assert run(server, "pass", log) == 0
+    assert run(engine, "pass") is None
 
 
-def test_what_one_has_started_ends_with_the_runner(log):
+def test_what_one_has_started_ends_with_the_runner(tmp_path):
     """Even if that is killed."""
     code = (
-        "import os, sys; from pathlib import Path\n"
-        "from gatherbench.bench.run.fork_server import ForkServer\n"
-        "server = ForkServer((sys.executable, '-c', sys.argv[1]), os.environ)\n"
-        "server.run(sys.argv[2], Path(sys.argv[3]))"
+        "import math, os, sys; from pathlib import Path\n"
+        "from types import SimpleNamespace as Block\n"
+        "from gatherbench.bench.run.engine import Engine\n"
+        "engine = Engine(Path(sys.argv[3]), os.environ, (sys.executable, '-c', sys.argv[1]))\n"
+        "engine.run(Block(code=sys.argv[2], part=Path('none'), until=math.inf))"
     )
-    command = [sys.executable, "-c", code, SERVER, f"{LEAVES}\n{FOREVER}", str(log)]
+    command = [sys.executable, "-c", code, SERVER, f"{LEAVES}\n{FOREVER}", str(tmp_path)]
+    log = tmp_path / "process.log"
     with subprocess.Popen(command) as runner:
-        while not log.read_text().endswith("\n"):
-            assert runner.poll() is None, log.read_text()
+        while not (log.exists() and log.read_text().endswith("\n")):
+            assert runner.poll() is None
             time.sleep(0.01)
         began = [psutil.Process(int(word)) for word in log.read_text().split()]
         began += psutil.Process(runner.pid).children(recursive=True)
@@ -139,21 +147,20 @@ def test_what_one_has_started_ends_with_the_runner(log):
     assert not psutil.wait_procs(began, timeout=100)[1]
 
 
-def test_one_that_no_signal_ends_does_not_hold_up_the_next(server, log, monkeypatch):
+def test_one_that_no_signal_ends_does_not_hold_up_the_next(engine, monkeypatch):
     """As one is that hangs in a driver."""
     kill = os.kill
     with monkeypatch.context() as spared:
-        spared.setattr(server_module, "KILL_S", 2)
+        spared.setattr(engine_module, "KILL_S", 2)
         spared.setattr(os, "kill", lambda *_: None)
         spared.setattr(subprocess.Popen, "kill", lambda process: kill(process.pid, signal.SIGKILL))
-        with pytest.raises(TimeoutError):
-            run(server, f"print(flush=True); {FOREVER}", log, when_begun(log, TimeoutError))
-    assert run(server, "pass", log) == 0
+        run(engine, f"print(flush=True); {FOREVER}", once_begun(engine, TimeoutError))
+    assert run(engine, "pass") is None
 
 
-def test_ctrl_c_waits_for_no_grace_and_ends_all_servers_at_once(log, monkeypatch):
+def test_ctrl_c_waits_for_no_grace_and_ends_all_servers_at_once(tmp_path, monkeypatch):
     """Each gets what a hung driver may need only when another process is to run after it."""
-    several = ForkServer((sys.executable, "-c", SERVER), os.environ, servers=3)
+    several = Engine(tmp_path, os.environ, COMMAND, count=3)
     wait, waits = subprocess.Popen.wait, list[float | None]()
 
     def counted(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
@@ -163,45 +170,44 @@ def test_ctrl_c_waits_for_no_grace_and_ends_all_servers_at_once(log, monkeypatch
     monkeypatch.setattr(subprocess.Popen, "wait", counted)
     code = f"import os; print(os.getppid(), os.getpid(), flush=True); {FOREVER}"
     with pytest.raises(KeyboardInterrupt):
-        run(several, code, log, when_begun(log, KeyboardInterrupt))
-    assert not any(psutil.pid_exists(int(word)) for word in log.read_text().split())
+        run(several, code, once_begun(several, KeyboardInterrupt))
+    assert not any(psutil.pid_exists(int(word)) for word in printed(several).split())
     graces = [seconds for seconds in waits if seconds is not None]
     assert len(graces) == 3, "one a server, and all within the same second"
-    assert max(graces) <= server_module.INTERRUPT_S < server_module.KILL_S
+    assert max(graces) <= engine_module.INTERRUPT_S < engine_module.KILL_S
 
 
-def test_a_server_that_died_takes_its_process_along_and_is_replaced(server, log):
-    code = f"import os, signal; os.kill(os.getppid(), signal.SIGKILL); {FOREVER}"
-    assert run(server, code, log) == -signal.SIGKILL
-    assert run(server, "pass", log) == 0
+def test_a_server_that_dies_without_work_is_replaced(engine):
+    assert run(engine, "pass") is None
+    engine.servers[-1].kill()
+    engine.servers[-1].wait()
+    assert run(engine, "pass") is None
 
 
-def test_a_server_that_cannot_start_ends_as_the_process_and_says_why(log):
-    broken = ForkServer((sys.executable, "-c", "import nothing_of_that_name"), os.environ)
-    assert run(broken, "pass", log) == 1
-    assert "No module named 'nothing_of_that_name'" in log.read_text()
-    broken.close()
+def test_a_server_that_cannot_start_ends_as_the_process_and_says_why(tmp_path):
+    command = (sys.executable, "-c", "import nothing_of_that_name")
+    death = run(Engine(tmp_path, os.environ, command), "pass")
+    assert "exit status 1; last words: ModuleNotFoundError: No module named" in str(death)
 
 
-def test_servers_of_several_rounds_have_imported_before_the_first_of_them_has_work(log):
+def test_servers_of_several_rounds_have_imported_before_the_first_of_them_has_work(tmp_path):
     """Each has an import of its own, and ends with the last of them."""
-    # One write a line: a print may be several, between which the other server's come.
-    write = "os.write(1, f'imported {os.getpid()}\\n'.encode())"
-    imports = f"import os, time; time.sleep(0.2); {write}{SERVER}"
-    several = ForkServer((sys.executable, "-c", imports), os.environ, servers=2)
+    imports = (
+        f"import os, time; time.sleep(0.2); open(f'{{os.getpid()}}.imported', 'w').close(){SERVER}"
+    )
+    command, counts, servers = (
+        (sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r})\n{imports}"),
+        [],
+        set(),
+    )
+    several = Engine(tmp_path, os.environ, command, count=2)
     for _ in range(3):
-        assert run(several, "import os; print('job', os.getppid(), flush=True)", log) == 0
+        servers |= {*numbers(several, "import os; print(os.getppid())")}
+        counts.append(len(list(tmp_path.glob("*.imported"))))
         several.renew()
-    words = [line.split() for line in log.read_text().splitlines()]
-    assert [word for word, _ in words] == [
-        *("imported",) * 2,
-        *("job",) * 2,
-        *("imported", "job"),  # one more, which nobody had counted
-    ]
-    assert len({server for word, server in words if word == "job"}) == 3
-    assert sum(psutil.pid_exists(int(server)) for _, server in words[:4]) == 0
-    several.close()
-    assert not any(psutil.pid_exists(int(server)) for _, server in words)
+    assert counts == [2, 2, 3], "the third was not counted on"
+    assert len(servers) == 3
+    assert not any(map(psutil.pid_exists, servers))
 
 
 def test_each_round_of_repeats_has_a_server_of_its_own(store):
@@ -219,10 +225,10 @@ def test_each_round_of_repeats_has_a_server_of_its_own(store):
 )
 def test_a_gpu_machine_imports_for_all_repeats_at_once(store, monkeypatch, device, cores, servers):
     """On half of its cores at most."""
-    server = mock.Mock()
-    monkeypatch.setattr(runner_module, "ForkServer", server)
+    engine = mock.Mock()
+    monkeypatch.setattr(runner_module, "Engine", engine)
     monkeypatch.setattr(psutil, "cpu_count", lambda: cores)
     runner(
         store, [replace(case, repeat=r) for r in range(3) for case in cases("good")], device=device
     )
-    assert server.call_args.args[2] == servers
+    assert engine.call_args.kwargs["count"] == servers

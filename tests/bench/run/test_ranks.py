@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
+from typing import Any
 
 import psutil
 import pytest
@@ -14,8 +14,7 @@ from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.run import runner as runner_module
-from gatherbench.bench.run.fork_server import ForkServer
+from gatherbench.bench.run.engine import KILL_S, _end
 from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Runner
@@ -32,40 +31,38 @@ WEAK = replace(TWO, scaling="weak", max_batches=2)
 
 
 @pytest.fixture(scope="module")
-def server(tiny_root: Path) -> Iterator[ForkServer]:
+def servers(tiny_root: Path) -> Iterator[list[Any]]:
     """One for all runs of this file."""
-    server = ForkServer(WORKER, os.environ)
+    kept: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GATHERBENCH_DATA", str(tiny_root))
-        yield server
-    server.close()
+        yield kept
+    _end(kept, KILL_S)
 
 
 def run(
     store: RunStore,
-    server: ForkServer,
+    servers: list[Any],
     cases: list[Case],
     epochs: int = 3,
     look: Callable[[], None] = lambda: None,
 ) -> list[Row]:
     measure = Measure(repeats=1, epochs=epochs, timeout_s=600, eval_batches=1)
-
-    def looked_at(job: object, log: Path, _look: object = None) -> int:
-        return server.run(job, log, look)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner_module, "ForkServer", lambda *_: mock.Mock(run=looked_at))
-        Runner(PreparedRun(store, cases, measure, "cpu", "abc", "box"), worker=WORKER).run()
-    assert nothing_is_left(store, server)
+    runner = Runner(PreparedRun(store, cases, measure, "cpu", "abc", "box"), worker=WORKER)
+    engine = runner.engine
+    engine.servers, engine.look = servers, look
+    engine.renew = engine.close = lambda: None  # type: ignore[method-assign]
+    runner.run()
+    assert nothing_is_left(store, servers)
     return rows_of_run(store)
 
 
 @pytest.fixture(scope="module")
-def rows(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+def rows(servers: list[Any], tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     """Of a run of every workload, and of a case for each fault."""
     store = RunStore.create(tmp_path_factory.mktemp("ranks"), "box", {"name": "mine"}, {})
     cases = [Case(w, "cpu_gather", "pinned", {}, 0) for w in (ALONE, TWO, THREE, WEAK)]
-    return run(store, server, cases + [Case(TWO, "cpu_gather", f, {}, 0) for f in FAULTS])
+    return run(store, servers, cases + [Case(TWO, "cpu_gather", f, {}, 0) for f in FAULTS])
 
 
 def values(
@@ -88,10 +85,10 @@ def mine() -> list[psutil.Process]:
     return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == own]
 
 
-def nothing_is_left(store: RunStore, server: ForkServer) -> bool:
+def nothing_is_left(store: RunStore, servers: list[Any]) -> bool:
     """No process but the server, if it lives, and no file of the ranks in the run's folder."""
     until = time.monotonic() + 100.0  # one that was killed takes a moment to be gone
-    own = [one.pid for one in server._servers]
+    own = [one.pid for one in servers]
     while (left := [one.pid for one in mine()] != own) and time.monotonic() < until:
         time.sleep(0.05)
     return not left and not list(store.folder.rglob("*rank*"))
@@ -145,7 +142,7 @@ def test_a_rank_that_goes_wrong_ends_its_case_with_its_words(rows):
     assert "RanksDisagreeError: the parameters differ from rank to rank" in own
 
 
-def test_a_case_whose_time_is_up_ends_with_its_ranks(store, server):
+def test_a_case_whose_time_is_up_ends_with_its_ranks(store, servers):
     """Until then they were out of reach for whoever shares a network with them."""
     case = Case(TWO, "cpu_gather", "pinned", {}, 0)
     listens: set[str] = set()
@@ -159,6 +156,6 @@ def test_a_case_whose_time_is_up_ends_with_its_ranks(store, server):
             listens.update(of.laddr.ip for of in sockets if of.status == psutil.CONN_LISTEN)
             raise TimeoutError
 
-    (row,) = run(store, server, [case], epochs=500, look=look)
+    (row,) = run(store, servers, [case], epochs=500, look=look)
     assert (row.stage, row.status, row.reason) == ("case", "failed", "timed out after 600 s")
     assert listens == {"127.0.0.1"}
