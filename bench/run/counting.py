@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -223,18 +223,17 @@ def path_facts(path: DataPath) -> Iterator[Fact]:
             yield "fetch", metric, about["unit"], value, source, why
 
 
-def constant_rows(job: Job, strategy: Strategy, spec: DatasetSpec, known: Knowledge) -> list[Row]:
-    """Return a path's rows that no minibatch changes; ``known``: the knowledge it opened with."""
-    make = replace(job.rows, basis="declared")
+def constant_facts(strategy: Strategy, spec: DatasetSpec, known: Knowledge) -> list[Fact]:
+    """Return what a path declares that no minibatch changes; ``known``: what it opened with."""
     if strategy.role == "choice":
-        return [make.missing(*PAYLOAD, _OF_PATH, UNCHOSEN)]
-    on_gpu = strategy.kept_bytes(spec.table_bytes, known)
+        return [(*PAYLOAD, None, _OF_PATH, UNCHOSEN)]
     share = strategy.data_path(torch.empty(0, dtype=torch.int64), spec.row_bytes).gpu_share
+    kept = strategy.kept_bytes(spec.table_bytes, known)
     return [
-        make.ok("fetch", "row", "B", spec.row_bytes, "bytes of a row"),
-        make.ok("fetch", "gpu_table", "B", on_gpu, "Strategy.kept_bytes"),
-        make.ok("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead"),
-        make.ok("fetch", "gpu_share", "1", share, "DataPath.gpu_share"),
+        ("fetch", "row", "B", spec.row_bytes, "bytes of a row"),
+        ("fetch", "gpu_table", "B", kept, "Strategy.kept_bytes"),
+        ("fetch", "lookahead", "1", strategy.lookahead, "Strategy.lookahead"),
+        ("fetch", "gpu_share", "1", share, "DataPath.gpu_share"),
     ]
 
 
@@ -242,51 +241,46 @@ def _name(case: Case) -> str:
     return f"{case.strategy} {case.variant}"
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """The counts of a case, or of its rank, by set; empty without a file, or for a ``reason``."""
+def _counted_sets(job: Job) -> list[dict[str, Any]] | str:
+    """Return what was counted for a job, or for its rank, by set; or why nothing was."""
+    answer: Record = {}
+    for record in read_part(job.counts) if job.counts else ():
+        if record["kind"] == "answer":
+            answer |= record
+    if "ranks" not in answer:
+        return str(answer.get("uncounted", "its process ended without a word"))
+    return list(answer["ranks"][max(job.rank, 0)])
 
-    sets: list[dict[str, Any]]
-    reason: str | None = None
 
-    @classmethod
-    def of(cls, job: Job) -> Self:
-        """Return the counts in the job's file."""
-        if job.counts is None:
-            return cls([])
-        answer: Record = {}
-        for record in read_part(job.counts):
-            if record["kind"] == "answer":
-                answer |= record
-        if "ranks" in answer:
-            return cls(answer["ranks"][max(job.rank, 0)])
-        why = answer.get("uncounted", "its process ended without a word")
-        return cls([], f"failed: what its minibatches ask for was not counted: {why}")
+def sizes_of(job: Job) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return nodes and edges of the minibatches of all sets: int64 ``[batches, layers]``."""
+    if isinstance(sets := _counted_sets(job), str):
+        return None
+    nodes, edges = (
+        np.concatenate([np.array(of_set[name], np.int64) for of_set in sets])
+        for name in ("num_nodes", "num_edges")
+    )
+    return nodes, edges
 
-    @property
-    def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Return nodes and edges of the minibatches of all sets: int64 ``[batches, layers]``."""
-        if not self.sets:
-            return None
-        nodes, edges = (
-            np.concatenate([np.array(of_set[name], np.int64) for of_set in self.sets])
-            for name in ("num_nodes", "num_edges")
-        )
-        return nodes, edges
 
-    def require(self, job: Job) -> None:
-        """
-        Raises:
-            RuntimeError: the path could not describe how the rows of a set travel.
-        """
-        for minibatch_set in self.sets:
-            if isinstance(why := minibatch_set["rows"][_name(job.case)], str):
-                raise RuntimeError(f"what it declares could not be counted: {why}")
+def facts_of(job: Job) -> list[list[Fact]]:
+    """Return what a job's path declares, by set; nothing if its minibatches were not to be counted.
 
-    def rows(self, job: Job, chosen: int, epoch: int) -> Iterator[Row]:
-        """Yield the rows of measured epoch ``epoch``, which has set ``chosen``."""
-        make = replace(job.rows, basis="declared")
-        if self.reason is not None:
-            yield make.missing(*PAYLOAD, _OF_PATH, self.reason, epoch=epoch)
-        for stage, *fact in self.sets[chosen]["rows"][_name(job.case)] if self.sets else ():
-            yield make.row(stage, Reading(*fact), epoch)
+    Raises:
+        RuntimeError: the path could not describe how the rows of a set travel.
+    """
+    if job.counts is None:
+        return []
+    if isinstance(sets := _counted_sets(job), str):
+        why = f"failed: what its minibatches ask for was not counted: {sets}"
+        return [[(*PAYLOAD, None, _OF_PATH, why)]] * job.measure.epochs
+    facts = [of_set["rows"][_name(job.case)] for of_set in sets]
+    if failed := [why for why in facts if isinstance(why, str)]:
+        raise RuntimeError(f"what it declares could not be counted: {failed[0]}")
+    return facts
+
+
+def declared_rows(job: Job, facts: Iterable[Fact], epoch: int = -1) -> list[Row]:
+    """Return the rows of what a path declares of an epoch, or of all."""
+    make = replace(job.rows, basis="declared")
+    return [make.row(stage, Reading(*fact), epoch) for stage, *fact in facts]

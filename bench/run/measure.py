@@ -22,7 +22,7 @@ from gatherbench.bench.machine.numa import Binding
 from gatherbench.bench.plan.doors import is_relational
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.run import check, loop
-from gatherbench.bench.run.counting import Counts, constant_rows
+from gatherbench.bench.run.counting import constant_facts, declared_rows, facts_of
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.models import to_device
 from gatherbench.bench.run.part import CHECK_STAGE, PartWriter
@@ -129,11 +129,10 @@ class MeasuredCase(ExitStack):
         self._steps = [*self.fetcher.setup]
         self._write_setup([loaded, opened, size, bound(session.binding), *self._steps])
         typical = self._check_first(cached)
-        self._counts = Counts([])
-        if job.first:  # whose rows say what the path declares
-            self._counts = Counts.of(job)
-            self._counts.require(job)
-            out.rows(constant_rows(job, strategy, session.dataset.spec, known))
+        self._facts = facts_of(job) if job.first else []  # whose rows say what the path declares
+        if job.first:
+            constant = constant_facts(strategy, session.dataset.spec, known)
+            out.rows(declared_rows(job, constant))
         self.trainer = session.trainer()
         self.callback(self.trainer.around.close)
         self._warm_up(typical)
@@ -245,7 +244,8 @@ class MeasuredCase(ExitStack):
         source = "which epoch of the workload its minibatches were drawn for"
         out.row(self._ok(*SET, chosen, source, number))
         out.rows(self._time_rows(times, number))
-        out.rows(self._counts.rows(self.job, chosen, number))
+        if self._facts:
+            out.rows(declared_rows(self.job, self._facts[chosen], number))
         at = {**self.job.case.names, "epoch": number}
         for stage, seconds in times.stages.items():
             batch = list(range(len(seconds)))

@@ -20,7 +20,7 @@ from gatherbench.bench.meters.registry import open_meters
 from gatherbench.bench.plan.doors import AroundStep, opened
 from gatherbench.bench.run import table as tables
 from gatherbench.bench.run.captured import CapturedTrainer, StepInputs
-from gatherbench.bench.run.counting import Counts
+from gatherbench.bench.run.counting import sizes_of
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.group import ALONE, Alone
 from gatherbench.bench.run.job import Job
@@ -90,7 +90,7 @@ class Session:
     @cached_property
     def sizes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Nodes and edges of the measured minibatches; if they were not counted, of the first."""
-        if (counted := Counts.of(self._job).sizes) is not None:
+        if (counted := sizes_of(self._job)) is not None:
             return counted
         edges = [[block.shape[1] for block in batch.edges] for batch in self.epochs.first]
         return np.array([batch.num_nodes for batch in self.epochs.first]), np.array(edges)

@@ -11,7 +11,14 @@ from torch import Tensor
 
 from gatherbench.bench.neighbours.pigeon import PairTally
 from gatherbench.bench.run import counting
-from gatherbench.bench.run.counting import Counts, MinibatchSet, constant_rows, set_facts
+from gatherbench.bench.run.counting import (
+    MinibatchSet,
+    constant_facts,
+    declared_rows,
+    facts_of,
+    set_facts,
+    sizes_of,
+)
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import Row
@@ -46,8 +53,8 @@ def test_every_sum_is_its_own_and_each_epochs(make_job, monkeypatch):
     (job,) = counted(make_job(epochs=2))
     epochs = Epochs(job, open_dataset(job.dataset))
     spec = epochs.dataset.spec
-    constant = constant_rows(job, FromPeers(), spec, NOTHING)
-    assert {f"{row.stage}.{row.metric}": row.value for row in constant} == {
+    constant = constant_facts(FromPeers(), spec, NOTHING)
+    assert {f"{stage}.{metric}": value for stage, metric, _, value, _ in constant} == {
         "fetch.gpu_table": 400 * 33 * 4 / 4,
         "fetch.row": 33 * 4,
         "fetch.lookahead": 3,
@@ -55,7 +62,7 @@ def test_every_sum_is_its_own_and_each_epochs(make_job, monkeypatch):
     }
     edges = []
     for chosen, epoch in ((0, 7), (1, 4)):
-        rows = list(Counts.of(job).rows(job, chosen, epoch))
+        rows = declared_rows(job, facts_of(job)[chosen], epoch)
         assert {(row.basis, row.epoch, row.strategy) for row in rows} == {
             ("declared", epoch, "cpu_gather")
         }
@@ -78,7 +85,7 @@ def test_every_sum_is_its_own_and_each_epochs(make_job, monkeypatch):
 
 def declared(job: Job) -> dict[str, Row]:
     (job,) = counted(job)
-    return {f"{row.stage}.{row.metric}": row for row in Counts.of(job).rows(job, 0, 0)}
+    return {f"{row.stage}.{row.metric}": row for row in declared_rows(job, facts_of(job)[0], 0)}
 
 
 def test_of_a_long_epoch_some_minibatches_say_what_all_ask_for(make_job, monkeypatch):
@@ -140,9 +147,9 @@ def test_requests_of_two_epochs_by_hand(make_job, monkeypatch):
 
     monkeypatch.setattr(Epochs, "on_cpu", drawn)
     (job,) = counted(make_job("unified_zero_copy", epochs=2))
-    counts, found = Counts.of(job), []
+    found = []
     for chosen in (0, 1):
-        rows = {row.metric: row.value for row in counts.rows(job, chosen, chosen)}
+        rows = {row.metric: row.value for row in declared_rows(job, facts_of(job)[chosen])}
         found.append([rows[name] for name in ("declared_payload", "gpu_link_read", "copy_engine")])
         asks = ((int(m.split("_")[2]), n) for m, n in rows.items() if m.startswith("gpu_requests_"))
         carried = sum(size * (count or 0) for size, count in asks)
@@ -151,8 +158,7 @@ def test_requests_of_two_epochs_by_hand(make_job, monkeypatch):
         [5 * 3 * 132, 5 * 3 * 132, 5 * 3 * 8],
         [5 * 2 * 132, 5 * 2 * 132, 5 * 2 * 8],
     ]
-    assert counts.sizes is not None
-    nodes, sampled = counts.sizes
+    nodes, sampled = sizes_of(job) or ()
     assert nodes.tolist() == [[1, 2, 3]] * 5 + [[1, 2, 2]] * 5
     assert sampled.tolist() == [[1, 2]] * 10
 
@@ -165,7 +171,7 @@ def test_each_rank_has_what_its_own_minibatches_ask_for(make_job):
     for rank in (0, 1):
         mine = replace(job, rank=rank)
         drawn = Epochs(mine, open_dataset(job.dataset)).first
-        (edges,) = [r for r in Counts.of(mine).rows(mine, 0, 3) if r.metric == "edges"]
+        (edges,) = [r for r in declared_rows(mine, facts_of(mine)[0], 3) if r.metric == "edges"]
         assert (edges.value, edges.rank, edges.epoch) == (
             sum(edges.shape[1] for batch in drawn for edges in batch.edges),
             rank,
