@@ -42,6 +42,8 @@ class Right(Fetcher):
     def __init__(self, features: Tensor, device: torch.device) -> None:
         super().__init__(features, device)
         self.table, self.number = features, 0
+        #: What lies ready, or was fetched last.
+        self.kept = features.clone()
         self.ring = TicketRing(self.lookahead + 1)
 
     def _submit(self, ids: Tensor) -> Ticket:
@@ -57,13 +59,13 @@ class Right(Fetcher):
         self.ring.close()
 
 
-class FromTheSecond(Right):
-    """Delivers what ``SPOIL`` makes of the right rows."""
+def spoilt_by(spoil: Callable[[Any, Tensor], Tensor], role: str = "other") -> type[Right]:
+    """The class of a fetcher whose rows are what ``spoil`` makes of it and its right rows."""
+    return type("Spoilt", (Right,), {"spoilt": spoil, "role": role})
 
-    SPOIL: ClassVar[Callable[[Tensor], Tensor]]
 
-    def spoilt(self, rows: Tensor) -> Tensor:
-        return type(self).SPOIL(rows) if self.number > 1 else rows
+def from_the_second(spoil: Callable[[Tensor], Tensor]) -> type[Right]:
+    return spoilt_by(lambda path, rows: spoil(rows) if path.number > 1 else rows)
 
 
 def last_byte_flipped(rows: Tensor) -> Tensor:
@@ -71,43 +73,51 @@ def last_byte_flipped(rows: Tensor) -> Tensor:
     return rows
 
 
-class StopsFetching(Right):
-    """Returns the rows that it had fetched last, or as many of them as are wanted."""
+def stops_fetching(first_wrong: int) -> type[Right]:
+    """From then on it has the rows that it had fetched last, or as many of them as are wanted."""
 
-    FIRST_WRONG = 4
+    def spoil(path: Right, rows: Tensor) -> Tensor:
+        if path.number < first_wrong:
+            path.kept[: len(rows)] = rows
+        return path.kept[: len(rows)].clone()
 
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.buffer = torch.zeros((len(features), self.row_width), dtype=self.dtype)
-
-    def spoilt(self, rows: Tensor) -> Tensor:
-        if self.number < self.FIRST_WRONG:
-            self.buffer[: len(rows)] = rows
-        return self.buffer[: len(rows)].clone()
+    return spoilt_by(spoil)
 
 
-class StopsLate(StopsFetching):
-    FIRST_WRONG = 61
+def loses_a_value(path: Right, rows: Tensor) -> Tensor:
+    """Of each fetch from the second minibatch of the warm-up on."""
+    if path.number >= CHECKED + 2:
+        rows.view(torch.uint8)[7, 4 * 20] ^= 1
+    return rows
 
 
-class LastRowOfLarge(Right):
-    """Forgets the last row of minibatches that are larger than those that are looked at first."""
+def wrong_during_timed_epochs(path: Right, rows: Tensor) -> Tensor:
+    timed = CHECKED + EPOCH < path.number <= CHECKED + 3 * EPOCH
+    return torch.zeros_like(rows) if timed else rows
 
-    LARGE: ClassVar[int]
 
-    def spoilt(self, rows: Tensor) -> Tensor:
-        if len(rows) >= self.LARGE:
-            rows[-1] = 0
+def wrong_after_the_last_epoch(path: Right, rows: Tensor) -> Tensor:
+    return torch.zeros_like(rows) if path.number > CHECKED + 3 * EPOCH else rows
+
+
+def gathers_when_used(path: Right, rows: Tensor) -> Tensor:
+    """In timed epochs alone."""
+    if path.number <= CHECKED + EPOCH:
         return rows
+    later = torch.empty(0).as_subclass(WhenUsed)  # type: ignore[arg-type]
+    later.gather = lambda: rows
+    return later
 
 
-class OneColumn(Right):
-    """Loses one value of each fetch from the second minibatch of the warm-up on."""
+#: Right until the first timed epoch and after the last: all rows in between are wrong.
+DuringTimedEpochs = spoilt_by(wrong_during_timed_epochs)
 
-    def spoilt(self, rows: Tensor) -> Tensor:
-        if self.number >= CHECKED + 2:
-            rows.view(torch.uint8)[7, 4 * 20] ^= 1
-        return rows
+
+class SortsTheIds(Right):
+    """Of the caller, from the warm-up on: then the rows are right for ids that are not."""
+
+    def _submit(self, ids: Tensor) -> Ticket:
+        return super()._submit(ids.copy_(ids.sort().values) if self.number >= CHECKED else ids)
 
 
 class BesideTraining(Right):
@@ -119,6 +129,7 @@ class BesideTraining(Right):
     def __init__(self, features: Tensor, device: torch.device) -> None:
         super().__init__(features, device)
         BesideTraining.opened = self
+        self.training, self.early = False, set[int]()
 
     def beside(self, x: Tensor) -> None:
         raise NotImplementedError
@@ -134,10 +145,6 @@ class WritesOverThem(BesideTraining):
 class HandsThemOutTooEarly(BesideTraining):
     """Once there is training, rows become right while they are trained on."""
 
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.training, self.early = False, set[int]()
-
     def spoilt(self, rows: Tensor) -> Tensor:
         if self.training:
             self.early.add(rows.neg_().data_ptr())
@@ -149,37 +156,6 @@ class HandsThemOutTooEarly(BesideTraining):
             self.early.remove(x.neg_().data_ptr())
 
 
-class DuringTimedEpochs(Right):
-    """Right until the first timed epoch and after the last: all rows in between are wrong."""
-
-    def spoilt(self, rows: Tensor) -> Tensor:
-        timed = CHECKED + EPOCH < self.number <= CHECKED + 3 * EPOCH
-        return torch.zeros_like(rows) if timed else rows
-
-
-class SortsTheIds(Right):
-    """Of the caller, from the warm-up on: then the rows are right for ids that are not."""
-
-    def _submit(self, ids: Tensor) -> Ticket:
-        return super()._submit(ids.copy_(ids.sort().values) if self.number >= CHECKED else ids)
-
-
-class AfterTheLastEpoch(Right):
-    def spoilt(self, rows: Tensor) -> Tensor:
-        return torch.zeros_like(rows) if self.number > CHECKED + 3 * EPOCH else rows
-
-
-class GathersWhenUsed(Right):
-    """In timed epochs alone."""
-
-    def spoilt(self, rows: Tensor) -> Tensor:
-        if self.number <= CHECKED + EPOCH:
-            return rows
-        later = torch.empty(0).as_subclass(WhenUsed)  # type: ignore[arg-type]
-        later.gather = lambda: rows
-        return later
-
-
 class ChangesLater(BesideTraining):
     """Hands out its staging buffer, into which it goes on writing."""
 
@@ -189,38 +165,20 @@ class ChangesLater(BesideTraining):
         x[-1] = 0
 
 
-class Ready(Right):
-    """Hands out rows that lie ready."""
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.ready = features.clone()
-
-    def spoilt(self, rows: Tensor) -> Tensor:
-        return self.ready[: len(rows)]
+def lies_ready(path: Right, rows: Tensor) -> Tensor:
+    return path.kept[: len(rows)]
 
 
-class CopiesWhatLiesReady(Ready):
-    def spoilt(self, rows: Tensor) -> Tensor:
-        return super().spoilt(rows).clone()
-
-
-class RightFloor(Right):
-    """No floor at all."""
-
-
-class FetchesOnceTimed(Ready):
+def fetches_once_timed(path: Right, rows: Tensor) -> Tensor:
     """What it was asked for, in the timed epochs alone."""
-
-    def spoilt(self, rows: Tensor) -> Tensor:
-        timed = CHECKED + 2 + EPOCH < self.number <= CHECKED + 2 + 3 * EPOCH
-        return rows if timed else super().spoilt(rows)
+    timed = CHECKED + 2 + EPOCH < path.number <= CHECKED + 2 + 3 * EPOCH
+    return rows if timed else lies_ready(path, rows)
 
 
 def strategy_of(fetcher: type[Fetcher]) -> Strategy:
     class Late(Strategy):
         name = "late"
-        role = "no_fetch" if issubclass(fetcher, Ready) or fetcher is RightFloor else "other"
+        role = getattr(fetcher, "role", "other")
         summary = "for tests"
 
         def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
@@ -243,8 +201,7 @@ def measured(job: Job, fetcher: type[Fetcher], monkeypatch: pytest.MonkeyPatch) 
 
 def sizes_of(job: Job, epoch: int) -> list[int]:
     """Rows of each minibatch of an epoch of the workload."""
-    epochs = Epochs(job, open_dataset(job.dataset))
-    return [len(ids) for ids in epochs.ids(epoch)]
+    return [len(ids) for ids in Epochs(job, open_dataset(job.dataset)).ids(epoch)]
 
 
 def rejected(
@@ -289,18 +246,18 @@ def test_after_the_last_epoch_fetches_are_beside_training_too(make_job, monkeypa
 @pytest.mark.parametrize(
     ("fetcher", "epochs", "why"),
     [
-        (StopsFetching, 2, "minibatch 1, in the warm-up: row"),
+        (stops_fetching(4), 2, "minibatch 1, in the warm-up: row"),
         # 2 fetches before timing, 5 in the warm-up: of the 11th epoch 50 + 7 + 4 is the fourth.
-        (StopsLate, 11, "in epoch 10: row|after the last epoch: row"),
+        (stops_fetching(61), 11, "in epoch 10: row|after the last epoch: row"),
         (
-            OneColumn,
+            spoilt_by(loses_a_value),
             2,
             r"minibatch 1, in the warm-up: row 7, column 20: .* \(1 of \d+ rows differ",
         ),
         (DuringTimedEpochs, 2, "in epoch 0: row"),
         (SortsTheIds, 2, "minibatch 0, in the warm-up: the path changed the ids that"),
-        (GathersWhenUsed, 2, "minibatch 0, in epoch 0: rows are a plain torch.Tensor, and there"),
-        (AfterTheLastEpoch, 2, "minibatch 0, after the last epoch: row 0"),
+        (spoilt_by(gathers_when_used), 2, "minibatch 0, in epoch 0: rows are a plain torch.Ten"),
+        (spoilt_by(wrong_after_the_last_epoch), 2, "minibatch 0, after the last epoch: row 0"),
     ],
 )
 def test_a_path_that_is_right_for_a_while(make_job, monkeypatch, fetcher, epochs, why):
@@ -310,7 +267,10 @@ def test_a_path_that_is_right_for_a_while(make_job, monkeypatch, fetcher, epochs
 
 
 def test_a_floor_has_times_and_neither_payload_nor_scores(make_job, monkeypatch):
-    rows = {(r.stage, r.metric): r for r in measured(make_job(), Ready, monkeypatch)}
+    rows = {
+        (r.stage, r.metric): r
+        for r in measured(make_job(), spoilt_by(lies_ready, "no_fetch"), monkeypatch)
+    }
     assert rows["fetch", "payload"].value == 0
     assert str(rows["train", "loss"].reason).startswith("not_applicable: ")
     assert ("eval", "test_accuracy") not in rows
@@ -318,16 +278,19 @@ def test_a_floor_has_times_and_neither_payload_nor_scores(make_job, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("fetcher", "why"),
+    ("spoil", "why"),
     [
-        (RightFloor, "before timing: row 0, column 0"),
-        (CopiesWhatLiesReady, "no_fetch must fetch nothing, but a fetch of it writes rows"),
-        (FetchesOnceTimed, "in epoch 0: row"),
+        (lambda _, rows: rows, "before timing: row 0, column 0"),  # it is no floor at all
+        (
+            lambda path, rows: lies_ready(path, rows).clone(),
+            "no_fetch must fetch nothing, but a fetch of it writes rows",
+        ),
+        (fetches_once_timed, "in epoch 0: row"),
     ],
 )
-def test_a_floor_that_fetches_is_rejected(make_job, monkeypatch, fetcher, why):
+def test_a_floor_that_fetches_is_rejected(make_job, monkeypatch, spoil, why):
     with pytest.raises(WrongRowsError, match=why):
-        measured(make_job(), fetcher, monkeypatch)
+        measured(make_job(), spoilt_by(spoil, "no_fetch"), monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -342,9 +305,8 @@ def test_a_floor_that_fetches_is_rejected(make_job, monkeypatch, fetcher, why):
     ids=["last byte", "order", "truncated", "dtype", "too many"],
 )
 def test_wrong_rows_end_the_case_before_anything_is_timed(make_job, monkeypatch, spoil):
-    monkeypatch.setattr(FromTheSecond, "SPOIL", spoil, raising=False)
     why = "minibatch 1, before timing: "
-    rows = rejected(make_job(), FromTheSecond, monkeypatch, why)
+    rows = rejected(make_job(), from_the_second(spoil), monkeypatch, why)
     assert {r.stage for r in rows if r.value is not None} == {"setup"}
 
 
@@ -353,10 +315,15 @@ def test_a_path_that_forgets_the_last_row_of_large_minibatches(make_job, monkeyp
     sizes = sizes_of(job, 2)  # of the warm-up
     largest = max(range(2, EPOCH), key=sizes.__getitem__)
     assert sizes[largest] > max(sizes[:2]), "the first minibatches would tell"
-    monkeypatch.setattr(LastRowOfLarge, "LARGE", sizes[largest], raising=False)
     row = sizes[largest] - 1
+
+    def forgets(_: Right, rows: Tensor) -> Tensor:
+        if len(rows) > row:
+            rows[-1] = 0
+        return rows
+
     why = rf"minibatch {largest}, in the warm-up: row {row}, column 0: 0.0 is not"
-    rejected(job, LastRowOfLarge, monkeypatch, why)
+    rejected(job, spoilt_by(forgets), monkeypatch, why)
 
 
 @pytest.mark.parametrize("fetcher", [WritesOverThem, HandsThemOutTooEarly, ChangesLater])

@@ -13,7 +13,6 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -92,11 +91,8 @@ def cell(row: Row) -> tuple[object, ...]:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(rows, max_size=8, unique_by=cell), st.lists(rows, max_size=8, unique_by=cell))
 def test_reading_back_gives_the_same_rows(tmp_path_factory, first, second):
-    known: dict[str, set[tuple[object, ...]]] = {}
-    for row in (*first, *second):
-        what = (row.stage, row.metric, row.unit, row.basis == "declared")
-        known.setdefault(Column(*what).name, set()).add(what)
-    assume(all(len(of) == 1 for of in known.values()))
+    what = {(row.stage, row.metric, row.unit, row.basis == "declared") for row in first + second}
+    assume(len({Column(*of).name for of in what}) == len(what))
     store = RunStore(tmp_path_factory.mktemp("run"))
     write_rows(store, [])
     second = [replace(row, repeat=row.repeat + 100) for row in second]
@@ -108,7 +104,6 @@ def test_reading_back_gives_the_same_rows(tmp_path_factory, first, second):
             path.unlink()
     again = RunStore(store.folder)
     assert sorted(rows_of_run(again), key=repr) == sorted(first + second, key=repr)
-    add(again, [])
     add(again, [replace(row, repeat=row.repeat + 100) for row in second])
     assert len(rows_of_run(again)) == len(first) + 2 * len(second)
 
@@ -160,11 +155,9 @@ def test_a_column_that_a_later_case_brings_is_empty_before(store):
     add(store, complete())
     later = replace(MAKE, repeat=1)
     add(store, [later.ok("epoch", "gpu_energy", "J", 7, "NVML", epoch=0), *complete(later)])
-    epochs = pd.read_csv(store.folder / "epochs.csv")
-    assert epochs["gpu_energy_j"].fillna(-1).tolist() == [-1, 7]
-    assert rows_of_run(store) == rows_of_run(store.folder)
-    whole = pd.read_parquet(store.folder / "epochs.parquet")
-    assert whole["gpu_energy_j"].fillna(-1).tolist() == [-1, 7]
+    for read, kind in ((pd.read_csv, "csv"), (pd.read_parquet, "parquet")):
+        epochs = read(store.folder / f"epochs.{kind}")
+        assert epochs["gpu_energy_j"].fillna(-1).tolist() == [-1, 7]
 
 
 def test_a_reason_of_nothing_or_of_several_lines_with_a_nul_is_one_line_that_is_read_back(store):
@@ -175,14 +168,19 @@ def test_a_reason_of_nothing_or_of_several_lines_with_a_nul_is_one_line_that_is_
     assert reasons == [*["no reason was given"] * 2, "last | words\ufffd"]
 
 
+def with_another_part(store: RunStore) -> RowMaker:
+    """A case in the tables, and another repeat of it in a part; return the maker of its rows."""
+    add(store, complete())
+    later = replace(MAKE, repeat=1)
+    with closing(PartWriter(store.new_part())) as out:
+        out.row(later.ok("epoch", "wall_time", "s", 1.25, "clock", epoch=0))
+        out.end(later, "ok", None, 3.5)
+    return later
+
+
 def test_whoever_reads_a_run_that_was_killed_has_what_its_parts_tell_wherever_they_are_torn(store):
     """The end of a case counts once its line is whole; the tables, of an earlier end, stay."""
-    add(store, complete())
-    out = PartWriter(store.new_part())
-    later = replace(MAKE, repeat=1)
-    out.row(later.ok("epoch", "wall_time", "s", 1.25, "clock", epoch=0))
-    out.end(later, "ok", None, 3.5)
-    out.close()
+    later = with_another_part(store)
     (part,) = store.parts.iterdir()
     whole = part.read_bytes()
     both = [*complete(), *complete(later)]
@@ -194,18 +192,13 @@ def test_whoever_reads_a_run_that_was_killed_has_what_its_parts_tell_wherever_th
 
 def test_tables_of_which_only_some_were_written_before_a_crash_cost_nothing(store):
     """What they lack the parts have; a case of which the parts tell more is read from there."""
-    add(store, complete())
-    before = {table: (store.folder / f"{table}.csv").read_bytes() for table in TABLES}
-    out, later = PartWriter(store.new_part()), replace(MAKE, repeat=1)
-    out.row(later.ok("epoch", "wall_time", "s", 2.5, "clock", epoch=0))
-    out.end(later, "ok", None, 3.5)
-    out.close()
-    whole = rows_of_run(store)
+    with_another_part(store)
+    tables = [store.folder / f"{table}.csv" for table in TABLES]
+    before, whole = [table.read_bytes() for table in tables], rows_of_run(store)
     store.end(store.frames(), finished=False)
-    for name in TABLES:
-        table = store.folder / f"{name}.csv"
+    for table, earlier in zip(tables, before, strict=True):
         after = table.read_bytes()
-        table.write_bytes(before[name])
+        table.write_bytes(earlier)
         assert sorted(rows_of_run(store.folder), key=repr) == sorted(whole, key=repr)
         table.write_bytes(after)
 
@@ -246,47 +239,36 @@ def again(old: str, new: str) -> Callable[[str], str]:
         ("columns.toml", swap('"epoch"', "3"), "epoch_s.stage: .*string"),
         ("columns.toml", lambda _: "a = 1\nschema_version = 4", "not the columns of a run"),
         ("columns.toml", swap("= 4", "= 9"), "schema version 9, expected 4"),
+        ("columns.toml", None, "schema version 3.*the gatherbench version that wrote"),
     ],
 )
 def test_a_table_that_is_none_is_named(store, name, change, said):
     add(store, complete())
     table = store.folder / name
-    table.write_text(change(table.read_text()))
+    if change is None:
+        table.rename(store.folder / "rows.csv")
+    else:
+        table.write_text(change(table.read_text()))
     with pytest.raises(StoreError, match=rf"{name}: .*{said}"):
         rows_of_run(store)
 
 
-def test_a_run_of_an_earlier_version_is_named(store):
-    (store.folder / "columns.toml").unlink()
-    (store.folder / "rows.csv").touch()
-    with pytest.raises(StoreError, match=r"schema version 3.*the gatherbench version that wrote"):
-        rows_of_run(store)
+def test_a_part_holds_what_was_written_before_the_tear_and_its_end_is_synced(tmp_path, monkeypatch):
+    path, kinds = tmp_path / "part.jsonl", list[list[str]]()
 
+    def told() -> list[str]:
+        return [record["kind"] for record in read_part(path)]
 
-def test_a_part_holds_what_was_written_before_the_tear(tmp_path):
-    path = tmp_path / "part.jsonl"
+    monkeypatch.setattr(os, "fsync", lambda _: kinds.append(told()))
     with closing(PartWriter(path)) as out:
-        for row in complete():
-            out.row(row)
+        out.rows(complete())
     with path.open("a") as file:
         file.write('{"kind": "row", "run_')
     assert rows_of(read_part(path)) == complete()
+    assert not kinds, "between epochs nothing waits for the disk"
     with closing(PartWriter(path)) as out:  # the runner says why its writer is gone
-        out.write("answer", failed="killed")
-    assert [record["kind"] for record in read_part(path)] == ["row", "row", "answer"]
-
-
-def test_the_end_of_a_case_is_synced_to_the_disk_after_it_is_written(tmp_path, monkeypatch):
-    path, kinds = tmp_path / "part.jsonl", list[list[str]]()
-    monkeypatch.setattr(
-        os, "fsync", lambda _: kinds.append([record["kind"] for record in read_part(path)])
-    )
-    with closing(PartWriter(path)) as out:
-        for row in complete():
-            out.row(row)
-        assert not kinds, "between epochs nothing waits for the disk"
-        out.end(MAKE, "ok", None, 1.5)
-    assert kinds == [["row", "row", "end"]]
+        out.end(MAKE, "failed", "killed", 1.5)
+    assert kinds == [["row", "row", "end"]] == [told()]
 
 
 @pytest.mark.parametrize(
@@ -333,16 +315,12 @@ def test_samples_are_gathered_and_parts_go_when_the_run_is_finished(store):
         values = {"batch": [0, 1], "value_s": [0.5, 0.25]}
         out.write("samples", **CASE.names, epoch=0, stage="fetch", **values)
         out.end(MAKE, "ok", None, 1.0)
-    store.end(store.frames(), finished=False)
-    assert store.parts.is_dir()
-    store.end(store.frames(), finished=True)
-    assert not store.parts.exists()
-    table = pq.read_table(store.folder / "samples.parquet").to_pydict()
-    assert table["value_s"] == [0.5, 0.25]
-    assert table["batch"] == [0, 1]
-    assert table["variant"] == ["pinned", "pinned"]
-    store.end(store.frames(), finished=True)  # a resumed run that had nothing to do
-    assert pq.read_table(store.folder / "samples.parquet").num_rows == 2
+    for finished in (False, True, True):  # and resumed, with nothing to do
+        store.end(store.frames(), finished=finished)
+        assert store.parts.is_dir() != finished
+    table = pd.read_parquet(store.folder / "samples.parquet")
+    told = table[["variant", "batch", "value_s"]].values.tolist()
+    assert told == [["pinned", 0, 0.5], ["pinned", 1, 0.25]]
 
 
 def two_processes(store: RunStore) -> None:
@@ -414,19 +392,13 @@ def test_a_job_survives_its_way_to_a_process_and_to_another_machine(tmp_path):
         assert pickle.loads(pickle.dumps(one)) == one
 
 
-def test_a_long_name_is_one_that_a_file_can_have():
-    """A class or a fan-out may be of any length; of those that begin alike each has a file of its
-    own."""
+def test_workload_ids_differ_when_any_field_does_and_are_names_that_a_file_can_have():
+    """A class or a fan-out may be of any length."""
     model, fanouts = f"mine:{'A' * 300}", (10,) * 200
     long = replace(WORKLOAD, dataset="d" * 100, model=model, fanouts=fanouts)
-    other = replace(long, seed=long.seed + 1)
-    names = [long.id, other.id]
-    assert len(set(names)) == 2
-    assert max(map(len, names)) < 220
-    assert long.id.rpartition("-")[2] != other.id.rpartition("-")[2]
-
-
-def test_workload_ids_differ_when_any_field_does():
     changes = {"seed": 1, "max_batches": 3, "fanouts": (10, 25), "scale": 0.5, "hidden": 32}
-    others = [replace(WORKLOAD, **{name: value}) for name, value in changes.items()]
-    assert len({w.id for w in [WORKLOAD, *others]}) == 6
+    for workload in (WORKLOAD, long):
+        others = [replace(workload, **{name: value}) for name, value in changes.items()]
+        ids = {w.id for w in [workload, *others]}
+        assert len(ids) == len({one.rpartition("-")[2] for one in ids}) == 6
+        assert max(map(len, ids)) < 220
