@@ -1,9 +1,7 @@
 """Series of a run that differ in one field, compared with the first of its values.
 
-An :class:`Axis` names the field: one of a workload (``gpus``, ``model``), a parameter of strategies
-(``share``), or ``path``, any path off a disk against the table in memory. Values share a family if
-all else is equal. Each has its epoch, the ratio to the first value's, and further columns of the
-field. ``axes.toml`` has them all: a new axis is a table there.
+Values share a family if all else is equal. Each has its epoch, the ratio to the first value's, and
+further columns of the field. ``axes.toml`` has all fields: a new :class:`Axis` is a table there.
 """
 
 from __future__ import annotations
@@ -42,14 +40,7 @@ PATH = "path"
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """A further column of an axis.
-
-    Attributes:
-        of: its values: a column of :attr:`Run.medians`, ``ranks.`` and a column of epochs (a mean
-            over the ranks), or ``accuracy_by_then``; of several workloads of one value their mean.
-        logs: instead of that, a column of epochs, or ``seeds_a_second_and_rank``: its ratio to the
-            first value's is shown, with interval.
-    """
+    """A further column of an axis; ``axes.toml`` explains the fields."""
 
     name: str
     label: str
@@ -61,17 +52,7 @@ class Extra:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A field in which series differ, and the columns to show.
-
-    Attributes:
-        field: see above; ``title`` stands above its table, ``note`` below.
-        extra: its columns; one without a value is left out.
-        plain: the value that comes first if it exists, and that of plans older than the field.
-        merged: other fields of workloads that are a part of the value, and their default values.
-        seeds: whether workloads of several seeds serve as repeats.
-        over: by value, the one that it is compared with instead of the first.
-        published: the table and metric of ``results/reference/`` that belong to it.
-    """
+    """A field in which series differ, and the columns to show; ``axes.toml`` explains them."""
 
     field: str
     title: str

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import ValidationError, create_model
 
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.plan import Measure, NamedCase
@@ -24,11 +24,8 @@ _NEEDED = {"dataset", "scale", "model", "hidden", "fanouts", "batch_size", "max_
 
 def _shape(**kinds: Any) -> Any:
     """Return a model of the fields that are read: with a type alone one may be missing."""
-    pairs: dict[str, Any] = {
-        name: kind if isinstance(kind, tuple) else (kind | None, None)
-        for name, kind in kinds.items()
-    }
-    return create_model("Shape", **pairs)
+    optional = {n: (kind | None, None) for n, kind in kinds.items() if not isinstance(kind, tuple)}
+    return create_model("Shape", **kinds | optional)
 
 
 #: The fields of ``plan.json`` and ``env.json`` that are read, in any version.
@@ -56,11 +53,8 @@ def limits_of(plan: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(measure, dict):
         return {}
     older = [measure[key] for key in ("min_repeats", "max_repeats") if key in measure]
-    limits = {
-        "repeats": measure.get("repeats") or older or None,
-        "precision": measure.get("precision"),
-    }
-    return {key: value for key, value in limits.items() if value is not None}
+    limits = {"repeats": measure.get("repeats") or older, "precision": measure.get("precision")}
+    return {key: value for key, value in limits.items() if value not in (None, [])}
 
 
 def first_of(error: ValidationError) -> str:
@@ -76,15 +70,11 @@ def check(folder: Path, plan: dict[str, Any], frames: Frames, env: dict[str, Any
     Raises:
         RunError: the message names the file and the remedy.
     """
-    shapes: list[tuple[str, type[BaseModel], str, Any]] = [
-        ("plan.json", _PLAN, "plan", plan),
-        ("plan.json", Measure, "plan", limits_of(plan)),
-        ("env.json", _ENV, "machine", env),
-    ]
-    for name, shape, kind, content in shapes:
+    for shape, content in ((_PLAN, plan), (Measure, limits_of(plan)), (_ENV, env)):
         try:
             shape.model_validate_json(json.dumps(content), strict=True)
         except ValidationError as error:
+            name, kind = ("env.json", "machine") if shape is _ENV else ("plan.json", "plan")
             why = f"not a run's {kind} ({first_of(error)})"
             raise RunError(f"{folder / name}: {why}; {RESTORE}") from error
     for name, fields in plan["workloads"].items():
@@ -116,12 +106,8 @@ def _contradictions(table: str, frames: Frames) -> list[tuple[str, int]]:
     reasons = frames.reasons[frames.reasons["table"] == table]
     reasons = reasons[reasons["column"].isin(frame.columns)]
     of_case = reasons["epoch"] < 0
-    every = pd.concat(
-        [
-            reasons[of_case].drop(columns="epoch").merge(lines, on=keys),
-            reasons[~of_case].merge(lines, on=[*keys, "epoch"]),
-        ]
-    )
+    of_epochs = reasons[~of_case].merge(lines, on=[*keys, "epoch"])
+    every = pd.concat([reasons[of_case].drop(columns="epoch").merge(lines, on=keys), of_epochs])
     missing, places = every["status"] != "ok", frame.columns.get_indexer(pd.Index(every["column"]))
     has_value = frame.notna().to_numpy()[every["line"].to_numpy(), places]
     wrong = every[has_value == missing]

@@ -11,7 +11,9 @@ epoch's minibatches, which depend on nothing else, show whether the draw gave th
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -19,7 +21,6 @@ import pandas as pd
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.read.derive import (
     PATH,
-    STAGES,
     noisy_series,
     reasons,
     repeat_logs,
@@ -39,29 +40,11 @@ DECIDING = ("epoch",)
 BAD, OPEN = ("SLOW", "FAILED"), ("AMBIGUOUS", "UNLIKE", "MISSING", "NEW")
 #: The columns of :func:`compare_runs`.
 COLUMNS = [*SERIES, "metric", "unit", "base", "new", "ratio", "low", "high", "verdict", "reason"]
-#: Every metric by the name that ``--metric`` takes, in the order of display: its column of a run's
-#: frames, and its unit. More of a rate is better. What is declared is computed from ids and data
-#: path alone: it is the same on every machine.
-METRICS = {
-    **{stage: (f"{stage}_s", "s") for stage in ("epoch", *STAGES, "cpu")},
-    "payload_rate": ("payload_rate", "B/s"),
-    "gpu_energy": ("gpu_energy_j", "J"),
-    **{
-        name: (f"declared_{name}_bytes", "B")
-        for name in ("cpu_read", "cpu_write", "copy_engine", "gpu_link_read")
-    },
-    "link_requests": ("declared_link_requests", "1"),
-}
-#: Facts of each GPU that decide how fast a machine is.
-_GPUS = {
-    **{"GPUs": "name", "power limit, W": "power_limit_w"},
-    **{"generation of the link": "link_gen_max", "lanes of the link": "link_width_max"},
-}
-#: Facts in which two runs that are compared must be equal, and the remedy.
-_REMEDIES = {
-    "machines or environments": "compare the ratios that `gatherbench show` gives",
-    "settings": "run the same plan",
-}
+_TABLES = tomllib.loads(Path(__file__).with_name("compare.toml").read_text(encoding="utf-8"))
+#: Every metric by the name that ``--metric`` takes, in the order of display: its column, its unit.
+METRICS: dict[str, list[str]] = _TABLES["metrics"]
+_GPUS, _REMEDIES = _TABLES["gpus"], _TABLES["remedies"]
+_SETTINGS = ("sampling", "sampler_workers", "threads")
 #: Numbers of a set-up without a unit that are no choice: what `auto` measured before its own.
 _SEARCHED = "search_|over_kept "
 
@@ -240,15 +223,15 @@ def _chosen(run: Run) -> pd.Series[str]:
     """Return the numbers without a unit of each path's set-up, in words, by path and name."""
     metrics = run.columns.query("stage == 'setup' and unit == '1'")["metric"]
     metrics = metrics[~metrics.str.match(_SEARCHED)]
-    steps = run.ended.loc[run.ended["used"], metrics.index].set_axis(metrics, axis=1)
-    long = steps.reset_index()[[*PATH, *metrics]].melt(PATH, var_name="choice").dropna()
-    long = long.sort_values(["choice", "value"])
-    name = long["choice"].str.extract("^kept (.*)")[0]  # of the path that `auto` kept
-    long["value"] = name.fillna(long["value"].map("{:g}".format))
-    long["choice"] = long["choice"].mask(name.notna(), "kept")
+    steps = run.ended[run.ended["used"]].reset_index()
+    long = steps.melt(PATH, [*metrics.index], "choice").dropna().sort_values(["choice", "value"])
+    choice = long["choice"].map(metrics).astype(str)
+    kept = choice.str.extract("^kept (.*)")[0]  # the path that `auto` kept
+    texts = kept.fillna(long["value"].map("{:g}".format))
+    long = long.assign(value=texts, choice=choice.mask(kept.notna(), "kept"))
     values = long.groupby([*PATH, "choice"])["value"]
-    texts: pd.Series[str] = values.agg(lambda of: " or ".join(dict.fromkeys(of)))
-    return texts
+    in_words: pd.Series[str] = values.agg(lambda of: " or ".join(dict.fromkeys(of)))
+    return in_words
 
 
 def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
@@ -262,18 +245,18 @@ def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
 def _facts(run: Run) -> dict[str, dict[str, Any]]:
     """Return the properties of a run in groups; unknown ones are ``None``."""
     env, cpu, gpus = run.env, run.env.get("cpu", {}), run.env.get("gpus") or ()
-    settings = ("sampling", "sampler_workers", "threads")
+    of_gpus = {name: ", ".join(str(gpu.get(of)) for gpu in gpus) for name, of in _GPUS.items()}
     return {
         "machines or environments": {
             "name": run.machine,
             "processor": cpu.get("model"),
             "cores": cpu.get("usable_cores"),
-            **{name: ", ".join(str(gpu.get(of)) for gpu in gpus) for name, of in _GPUS.items()},
+            **of_gpus,
             "architecture": env.get("architecture"),
             **(env.get("thread_limits") or {}),
         },
         "settings": {
-            **{name: run.plan["measure"].get(name) or None for name in settings},
+            **{name: run.plan["measure"].get(name) or None for name in _SETTINGS},
             "minibatches of epochs": run.minibatches,
         },
         "software": {

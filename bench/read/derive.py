@@ -38,14 +38,9 @@ _ISSUED = ("zero_copy", "upper_bound", "no_fetch", "control")
 GATHERS = ("baseline", "conventional")
 PATH = SERIES[:3]
 
-# ---- epochs --------------------------------------------------------------------------------------
-
 
 def spread(values: pd.Series[float]) -> pd.DataFrame:
-    """Return ``median``, ``low`` and ``high`` (quartiles), and ``count``, over repeats × epochs.
-
-    It has a line per series.
-    """
+    """Return each series' ``median``, quartiles ``low`` and ``high``, and ``count`` of values."""
     of_series = values.dropna().groupby(SERIES)
     low, high = of_series.quantile(0.25), of_series.quantile(0.75)
     table = pd.DataFrame({"median": of_series.median(), "low": low, "high": high})
@@ -58,12 +53,11 @@ def epoch_times(run: Run) -> pd.DataFrame:
 
 
 def stage_breakdown(run: Run) -> pd.DataFrame:
-    """Return epoch times, with medians of each stage and of the remainder (``other``), seconds.
+    """Return :func:`epoch_times` with medians of each stage and of the remainder, seconds.
 
-    Columns as :func:`spread`, and :data:`STAGES`, ``other``, and :data:`WITHIN_TRAIN`, which
-    ``train`` includes. The remainder is that of each epoch, 0 if its stages overlap, as they can on
-    a GPU: medians need not add up to the epoch's. A predicted epoch without stages is all
-    ``other``.
+    Columns: :data:`STAGES`, ``other``, and :data:`WITHIN_TRAIN`, which ``train`` includes. The
+    remainder is that of each epoch, 0 if its stages overlap, as they can on a GPU: medians need not
+    add up to the epoch's. A predicted epoch without stages is all ``other``.
     """
     names = {f"{stage}_s": stage for stage in (*STAGES, *WITHIN_TRAIN)}
     epochs = pd.concat([basis[["epoch_s", *names]] for basis in (run.measured, run.predicted)])
@@ -72,9 +66,6 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
     left = whole - parts[list(STAGES)].sum(axis=1)
     parts["other"] = left.where(left > ROUNDING * whole, 0.0)
     return epoch_times(run).join(parts.groupby(SERIES).median(), on=SERIES)
-
-
-# ---- ratios --------------------------------------------------------------------------------------
 
 
 def repeat_logs(values: pd.Series[float], blocks: pd.Series[int] | None = None) -> dict[Key, Logs]:
@@ -110,9 +101,8 @@ def over(own: Logs, base: Logs) -> Interval:
 def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive") -> pd.DataFrame:
     """Return the reference's measured epoch over that of each series, on the same workload.
 
-    Geometric means of the repeats' median epochs; of paths that took turns, of their blocks' ratios
-    by process. Columns: :data:`SERIES`, ``speedup``, and its 95 % interval ``low``, ``high`` (NaN
-    for one repeat). A series without a reference is left out. Undecided ratios are included
+    Columns: :data:`SERIES`, ``speedup``, and its 95 % interval ``low``, ``high`` (NaN for one
+    repeat). A series without a reference is left out. Undecided ratios are included
     (:func:`no_ratio_over`).
     """
     logs, lines = epoch_logs(run), []
@@ -127,27 +117,23 @@ def baseline(run: Run) -> tuple[str, str]:
 
     If that was not measured: the first other strategy and variant with a CPU gather, if any.
     """
-    paths = pd.DataFrame(series_of(run), columns=SERIES).drop_duplicates(SERIES[1:3])
+    paths = pd.DataFrame(series_of(run), columns=SERIES)
     paths["role"] = roles_of(paths)  # "baseline" sorts before "conventional"
-    gathers = paths[paths["role"].isin(GATHERS)].sort_values(["role", *SERIES[1:3]])
-    measured = gathers[SERIES[1:3]].itertuples(index=False, name=None)
-    return next(measured, ("cpu_gather", "naive"))
+    gathers = paths[paths["role"].isin(GATHERS)].sort_values(["role", *PATH[1:]])[PATH[1:]]
+    return next(gathers.itertuples(index=False, name=None), ("cpu_gather", "naive"))
 
 
 def predictions(run: Run) -> pd.DataFrame:
-    """Return a line per predicted series.
-
-    Columns: :data:`SERIES`, ``median`` (the epoch, s), ``fetch``, ``train`` (s), and ``speedup``
-    over the baseline, NaN for series that borrow times from noisy ones.
+    """Return the predicted series: :data:`SERIES`, ``median`` (the epoch, s), ``fetch``, ``train``
+    (s), and ``speedup`` over the baseline, NaN if one borrows times from noisy series.
     """
     names = {"epoch_s": "median", "fetch_s": "fetch", "train_s": "train"}
     known = run.predicted.rename(columns=names).dropna(subset="median")
     table = sort_series(known.reset_index()[[*SERIES, *names.values()]])
-    strategy, variant = baseline(run)
     noisy = modelled_from_noisy(run)
     quiet = table.loc[[Key(*key) not in noisy for key in table[SERIES].to_numpy()]]
-    base = quiet[(quiet["strategy"] == strategy) & (quiet["variant"] == variant)]
-    epochs = quiet["workload"].map(base.set_index("workload")["median"]).astype(float)
+    base = quiet[quiet[PATH[1:]].eq(baseline(run)).all(axis=1)].set_index("workload")["median"]
+    epochs = quiet["workload"].map(base).astype(float)
     return table.assign(speedup=epochs / quiet["median"])
 
 
@@ -160,9 +146,6 @@ def speedups(run: Run) -> pd.DataFrame:
     return sort_series(pd.concat(tables)) if tables else measured
 
 
-# ---- other work ----------------------------------------------------------------------------------
-
-
 def noisy_series(run: Run) -> dict[Key, float]:
     """Return the series without a quiet repeat, with the worst repeat's cores of other work."""
     noisy = run.ended[run.ended["noisy"] & run.ended["used"]]
@@ -171,9 +154,8 @@ def noisy_series(run: Run) -> dict[Key, float]:
 
 
 def modelled_from_noisy(run: Run) -> set[Key]:
-    """Return predicted series that take times only from series without a quiet repeat.
-
-    They have no valid ratios, as other work has lengthened these times.
+    """Return predicted series that take times only from series without a quiet repeat: they have
+    no valid ratios, as other work has lengthened these times.
     """
     noisy = noisy_series(run)
     lent = {key.workload for key in noisy} - {k.workload for k in series_of(run) if k not in noisy}
@@ -210,9 +192,6 @@ def noise(run: Run) -> str:
     return f"other work had up to {load.max():.1f} cores of the host while {counted} ran"
 
 
-# ---- the host, as it issues an epoch -------------------------------------------------------------
-
-
 def host_bound(run: Run) -> frozenset[Key]:
     """Return the measured series with host-bound epochs: between two of them there is no verdict.
 
@@ -243,14 +222,9 @@ def issue_shares(run: Run) -> pd.DataFrame:
     return sort_series(timed.assign(bound=bound & ~roles.isin(GATHERS)))
 
 
-# ---- what was not measured -----------------------------------------------------------------------
-
-
 @lru_cache(maxsize=4)  # a run is read by many views
 def problems(run: Run) -> pd.DataFrame:
-    """Return the cases without a measurement: failed, skipped, or not run (yet).
-
-    Columns: ``workload``, ``strategy``, ``variant``, ``status`` (``failed``, ``skipped``,
+    """Return the cases without a measurement: :data:`PATH`, ``status`` (``failed``, ``skipped``,
     ``not run``), ``reason`` (of the first such repeat), ``repeats`` (a number), ``of`` (planned,
     and measured beyond the plan until the epoch was precise).
     """
@@ -266,7 +240,7 @@ def problems(run: Run) -> pd.DataFrame:
 
 
 def reasons(run: Run) -> dict[tuple[str, str, str], tuple[str, str]]:
-    """Return status and reason of each line of :func:`problems`, by workload, strategy, variant."""
+    """Return status and reason of each line of :func:`problems`, by :data:`PATH`."""
     lines = problems(run)[[*PATH, "status", "reason"]]
     return {(w, s, v): (status, why) for w, s, v, status, why in lines.itertuples(index=False)}
 
@@ -285,9 +259,6 @@ def unpredicted(run: Run) -> pd.DataFrame:
     missing = run.predicted[run.predicted["epoch_s"].isna()].reset_index()
     why = reasons_of(run, "epoch_s").query("basis == 'predicted'")[[*PATH, "reason"]]
     return missing[[*SERIES, "machine"]].merge(why.drop_duplicates(PATH), on=PATH, how="left")
-
-
-# ---- roles, order, and columns of three ----------------------------------------------------------
 
 
 def roles_of(table: pd.DataFrame) -> pd.Series[str]:

@@ -87,8 +87,7 @@ class Standing:
 def standings(run: Run) -> list[Standing]:
     """Return the standing of each workload with measured epochs, in the plan's order.
 
-    Unranked are roles that are no use for training, and series without a quiet repeat; the latter
-    are ranked if most of the run is noisy.
+    Unranked are roles of no use for training, and series without a quiet repeat, unless most are.
     """
     from gatherbench.strategies.base import UNRANKED  # imports torch
     from gatherbench.strategies.registry import role_of
@@ -120,18 +119,16 @@ def standings(run: Run) -> list[Standing]:
 
 
 def table(run: Run) -> pd.DataFrame:
-    """Return a line per measured series: its costs and its rank; the shortest epochs first.
+    """Return a line per measured series, the shortest epochs first, the limit last.
 
     Columns: :data:`SERIES`; ``epoch`` with its quartiles, ``waiting`` (for features), ``train``,
-    ``all_reduce``, ``wait`` (s; ``train`` holds these two); ``link`` (B/s: counted by the link's
-    sensor if it was read, else the declared bytes; on the host the payload), ``rate`` (B/s; NaN if
-    fetches run ahead of the training), ``cores`` busy, ``cpu`` (core-seconds), ``watts`` and
-    ``joules`` of the GPU (of an epoch, above idle);
-    ``best`` and ``reference``, ratios over these two gathers with their ends; ``rank``, in words,
-    or why there is none; ``open_best`` and ``open_reference``: that ratio is undecided. Medians
-    over repeats and epochs; NaN: unknown. ``repeats`` count, ``left_out`` of them do not, as there
-    were quiet ones; ``other``: cores of other work during the worst that counts. The limit comes
-    last.
+    ``all_reduce``, ``wait`` (s; ``train`` holds these two); ``link`` and ``rate`` (B/s, see
+    ``derived.toml``), ``cores`` busy, ``cpu`` (core-seconds), ``watts`` and ``joules`` of the GPU
+    (of an epoch, above idle): medians over repeats and epochs; NaN: unknown. ``best`` and
+    ``reference``, ratios over these two gathers with their ends; ``open_best``, ``open_reference``:
+    that ratio is undecided; ``rank``, in words, or why there is none. ``repeats`` count,
+    ``left_out`` of them do not, as there were quiet ones; ``other``: cores of other work during the
+    worst that counts.
     """
     busy, noisy = mostly_noisy(run), noisy_series(run)
     lines = list[dict[str, Any]]()

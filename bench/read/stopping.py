@@ -24,14 +24,13 @@ import pandas as pd
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.read.check import limits_of
-from gatherbench.bench.read.derive import epoch_logs, host_bound
+from gatherbench.bench.read.derive import PATH, epoch_logs, host_bound
 from gatherbench.bench.read.tables import Run, run_of
 from gatherbench.bench.run.frames import Frames
 from gatherbench.bench.run.part import key_of
-from gatherbench.bench.run.rows import SERIES, Key
+from gatherbench.bench.run.rows import Key
 from gatherbench.stats.interval import Logs, interval_of, ratio_of
 
-_PATH = SERIES[:3]
 #: The number of quiet repeats from which on a narrow interval may end a series.
 FEWEST = 6
 
@@ -58,26 +57,20 @@ class StoppingRule:
         plan = {"workloads": {}, "cases": [], "measure": measure.model_dump()}
         run = run_of(Path(), plan, self._env, frames, going=None)
         cases = run.ended.reset_index()
-        names = cases[[*_PATH, "repeat"]].itertuples(index=False, name=None)
+        names = cases[[*PATH, "repeat"]].itertuples(index=False, name=None)
         spent_s = cases.loc[[name not in self._least for name in names], "case_s"].sum()
         cases["turns"], cases["quiet"] = cases["setup_process_began_s"].notna(), ~cases["noisy"]
         cases["place"], cases["ok"] = range(len(cases)), cases["status"] == "ok"
-        table = cases.groupby(_PATH).agg(
-            repeats=("repeat", "size"),
-            repeat=("repeat", "max"),
-            quiet=("quiet", "sum"),
-            cost_s=("case_s", "max"),
-            turns=("turns", "last"),
-            place=("place", "max"),
-            ok=("ok", "all"),
-        )
+        how = {"repeat": "max", "quiet": "sum", "case_s": "max", "turns": "last", "place": "max"}
+        table = cases.groupby(PATH).agg({**how, "ok": "all"})
+        table["repeats"] = cases.groupby(PATH).size()
         table = table[table["ok"] & table.index.isin([*self._first])].copy()
         # Those that take turns in one process are measured again together.
         together = zip(table.index, table["turns"], strict=True)
         table["group"] = [name[0] if in_turns else str(name) for name, in_turns in together]
         groups = table.groupby("group")
         table["repeat"] = groups["repeat"].transform("max") + 1
-        table["cost_s"] = groups["cost_s"].transform("sum")
+        table["cost_s"] = groups["case_s"].transform("sum")
         # Avoid twice in a row: a drift of the machine would fall on one series alone.
         table["again"] = groups["place"].transform("max") == len(cases) - 1
         half_widths = widths(epoch_logs(run), host_bound(run))

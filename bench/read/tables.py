@@ -42,7 +42,6 @@ __all__ = ["Run", "RunError", "load_run"]
 
 #: The key of a measured or predicted case.
 CASE = [*SERIES, "repeat"]
-#: The key of a case's declared values.
 _DECLARING = [name for name in CASE if name != "basis"]
 _DECLARED = [name for name in KNOWN if name.startswith("declared_")]
 _DERIVED: dict[str, dict[str, str]] = tomllib.loads(
@@ -63,23 +62,23 @@ class Run:
     Attributes:
         plan: the resolved plan.
         env: the machine, see :func:`gatherbench.bench.machine.env.describe_machine`.
-        epochs: a line per epoch (of a prediction: a line per end of its range), and of each rank
-            that has one: :data:`gatherbench.bench.run.frames.EPOCH_KEYS`; ``noisy`` (the machine
-            had too much other work while the case ran) and ``used`` (it counts); then the
-            observations, with the unit in the name. A missing value is NaN.
+        epochs: a line per epoch (of a prediction: per end of its range), and of each rank that has
+            one: :data:`~gatherbench.bench.run.frames.EPOCH_KEYS`, ``noisy`` (the machine had too
+            much other work while the case ran), ``used`` (it counts), then the observations, with
+            the unit in the name. A missing value is NaN.
         cases: a line per case: how it ended, its set-up, its checks:
-            :data:`gatherbench.bench.run.frames.CASE_KEYS`; ``noisy``, ``used`` and ``other_cores``
-            (that other work had while the case ran); then the observations.
-        reasons: why a number is missing: a line for each case and column, or for single epochs
-            (epoch -1: all of the case's). With the status ``ok``: the source of a number, if it
-            differs from its column's. Columns: :data:`gatherbench.bench.run.frames.REASON_KEYS`.
+            :data:`~gatherbench.bench.run.frames.CASE_KEYS`, ``noisy``, ``other_cores`` (that other
+            work had while the case ran), ``used``, then the observations.
+        reasons: why a number is missing, by case and column, or for single epochs (epoch -1: all of
+            the case's); with the status ``ok`` its source, if it differs from its column's.
+            Columns: :data:`~gatherbench.bench.run.frames.REASON_KEYS`.
         columns: by column, its ``unit``, ``source``, ``meaning``, and the ``stage`` and ``metric``
             by which processes name it.
         declared: the values that each case, even a failed one, declares of its mean epoch, by
             :data:`CASE` without the basis.
         samples: seconds of every stage of every minibatch; empty while the run has not ended.
-        calibration: the check of a GPU's sensors, a line per observation (columns
-            :data:`gatherbench.bench.run.rows.HEADER`); empty without a GPU.
+        calibration: the check of a GPU's sensors, a line per observation
+            (:data:`~gatherbench.bench.run.rows.HEADER`); empty without a GPU.
         going: whether it was still being measured when it was read; ``None``: unknown.
     """
 
@@ -97,10 +96,8 @@ class Run:
 
     @cached_property
     def measured(self) -> pd.DataFrame:
-        """The measured epochs that count, by :data:`SERIES`, repeat and epoch.
-
-        Failed cases and single ranks are left out, and noisy cases unless their series has no
-        quiet one. Derived columns: ``derived.toml``.
+        """The measured epochs that count, by :data:`SERIES`, repeat and epoch: none of failed cases
+        or single ranks, nor of noisy cases unless their series has no quiet one.
 
         Raises:
             RunError: an epoch occurs twice in the table.
@@ -116,21 +113,16 @@ class Run:
 
     @cached_property
     def declared_medians(self) -> pd.DataFrame:
-        """Declared values of an epoch: medians over repeats, by :data:`SERIES` but the basis.
-
-        ``declared_link_requests`` are requests of any size.
-        """
+        """Declared values of an epoch: medians over repeats, by :data:`SERIES` but the basis."""
         medians = _whole(self.declared, _DECLARED).groupby(SERIES[:4]).median()
         requests = medians.filter(regex=r"^declared_gpu_requests_\d+b$").sum(axis=1, min_count=1)
         return _derived("declared", medians).assign(declared_link_requests=requests)
 
     @cached_property
     def medians(self) -> pd.DataFrame:
-        """A line per measured series: the median of each number that is known of it.
-
-        Over repeats and epochs those of :attr:`measured`, over repeats those of cases that count
-        and the declared ones. What is declared of minibatches (``declared_sample_…``) is that of
-        the workload.
+        """A line per measured series: medians of :attr:`measured` over repeats and epochs, of cases
+        that count and of declared values over repeats. What is declared of minibatches
+        (``declared_sample_…``) is that of the workload.
         """
         seen = pd.concat([self.measured.droplevel("epoch"), self.ended[self.ended["used"]]])
         others = [*EPOCH_KEYS, *CASE_KEYS, *seen.filter(regex="^declared_")]
@@ -274,10 +266,7 @@ def run_of(
     samples: pd.DataFrame | None = None,
     going: bool | None = False,
 ) -> Run:
-    """Make a run without the measurements of cases that are no result.
-
-    Those keep only declared values and how they ended. For the arguments see :class:`Run`.
-    """
+    """Make a :class:`Run`; cases that are no result keep declared values and how they ended."""
     frames = judged(frames)  # a run that was killed has not been judged
     right, cases = right_in(frames), frames.cases.copy()
     no_reason = cases["status"].isin(("failed", "skipped")) & cases["reason"].isna()
@@ -307,10 +296,9 @@ def run_of(
 
 
 def of_mean_epoch(frames: Frames) -> pd.DataFrame:
-    """Return each case's declared values of an epoch, by :data:`CASE` without the basis.
+    """Return :attr:`Run.declared`: means over the epochs that a case measured, or its own values.
 
-    Declarations of single epochs are averaged over those that the case measured. A size of request
-    that no read of an epoch has is absent there, and counts as 0.
+    A size of request that no read of an epoch has is absent there, and counts as 0.
     """
     names = [name for name, column in frames.columns.items() if column.declared]
     once, each = (
@@ -331,10 +319,9 @@ def noise_of(epochs: pd.DataFrame, cases: pd.DataFrame, env: dict[str, Any]) -> 
     A burst of other work may meet all epochs of one case. It then tilts every ratio to that case,
     which neither spread nor interval shows.
 
-    ``noisy``: other work (:class:`gatherbench.bench.meters.cpu.OtherWork`) had too much of it.
-    ``other_cores``: cores of the host that other work had over all of the case's epochs; NaN if the
-    host was not metered. ``used``: the case counts: it did not fail, and was quiet or its series
-    has no quiet case.
+    ``noisy``: other work (:class:`gatherbench.bench.meters.cpu.OtherWork`) had too many cores;
+    ``other_cores``: those that it had over all of the case's epochs, NaN if the host was not
+    metered; ``used``: the case did not fail, and was quiet or its series has no quiet case.
     """
     epochs, cases = epochs[epochs["rank"] < 0], cases[cases["rank"] < 0]
     sums = epochs.reindex(columns=[*CASE, *_METERED, "system_cpu_steal_s"])
@@ -367,10 +354,10 @@ def _with_noise(frame: pd.DataFrame, noise: pd.DataFrame, keys: Sequence[str]) -
 
 
 def load_reference(folder: Path = REFERENCE) -> pd.DataFrame:
-    """Read every published row of the tables in ``folder``: figures of other machines.
+    """Read the published rows of the tables in ``folder``: figures of other machines.
 
     Columns: :data:`gatherbench.bench.run.rows.HEADER`, in which ``source`` names the paper, thread
-    or vendor, and ``table``: the file's name without its ending. Without any file it is empty.
+    or vendor, and ``table``: the file's name without its ending.
 
     Raises:
         RunError: a file is not a table of rows.
@@ -396,10 +383,9 @@ def newest_run(root: Path) -> Path:
 
 
 def began(folder: Path) -> str:
-    """Return when the measurement of a folder's run began, UTC; to be compared as a text.
+    """Return when a folder's run began, UTC, as a text that sorts: ``2026-11-23T07:02:41+00:00``.
 
-    ``2026-11-23T07:02:41+00:00`` if its ``env.json`` has it; for an older run the date with
-    which its name begins, ``2026-11-23``; empty without either.
+    Of an older run it is the date with which its name begins, ``2026-11-23``; else empty.
     """
     try:
         return str(read_json(folder / "env.json")["began"])

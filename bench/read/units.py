@@ -9,41 +9,32 @@ from decimal import Decimal
 #: Names longer than this are cut in the middle where they are shown.
 LONGEST_NAME = 64
 MISSING = "–"
-_PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+#: The multiples of a unit.
+_PREFIXES = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "": 1.0}
 #: The suffixes of a large count as it is typed.
 _COUNTS = {"k": 10**3, "M": 10**6, "B": 10**9}
-
-
-def time_unit(longest_s: float) -> tuple[str, float]:
-    """Return the unit in which times up to ``longest_s`` read well, and its number in a second."""
-    if not longest_s < 1:  # NaN: no times
-        return "s", 1.0
-    return ("ms", 1e3) if longest_s >= 1e-3 else ("µs", 1e6)
 
 
 def scale(unit: str, largest: float) -> tuple[str, float]:
     """Return the unit in which values up to ``largest`` (in ``unit``) read well, and its factor."""
     if unit == "s":
-        return time_unit(largest)
+        if not largest < 1:  # NaN: no times
+            return "s", 1.0
+        return ("ms", 1e3) if largest >= 1e-3 else ("µs", 1e6)
     if unit in ("B", "B/s", "Hz", "1/s"):
-        name, size = next((p for p in _PREFIXES if largest >= p[1]), _PREFIXES[-1])
+        name, size = next((p for p in _PREFIXES.items() if largest >= p[1]), ("", 1.0))
         return name + unit.removeprefix("1"), 1 / size
-    if unit == "share":
-        return "%", 100.0
-    return ("" if unit in ("1", "×") else unit), 1.0
-
-
-def three_digits(value: float | None) -> str:
-    """Return a number with three significant digits and no exponent; a dash if it is missing."""
-    if value is None or math.isnan(value):
-        return MISSING
-    exponent = int(f"{value:.2e}".rpartition("e")[2]) if value else 2
-    return f"{value:.{max(0, 2 - exponent)}f}"
+    return ("%", 100.0) if unit == "share" else ("" if unit in ("1", "×") else unit, 1.0)
 
 
 def number(value: float) -> str:
     """Return a number with three significant digits, no exponent, thousands separated."""
-    return _thousands(value) if abs(value) >= 1e3 else three_digits(value)
+    if math.isnan(value):
+        return MISSING
+    if abs(value) >= 1e3:
+        return _thousands(value)
+    exponent = int(f"{value:.2e}".rpartition("e")[2]) if value else 2
+    return f"{value:.{max(0, 2 - exponent)}f}"
 
 
 def count(value: float) -> str:
@@ -60,26 +51,20 @@ def quantity(value: float | None, unit: str) -> str:
     if value is None or math.isnan(value):
         return MISSING
     name, factor = scale(unit, abs(value))
-    if unit == "×":
-        return f"{number(value)}×"
-    return f"{number(value * factor)} {name}" if name else count(value)
+    named = f"{number(value)}×" if unit == "×" else count(value)
+    return f"{number(value * factor)} {name}" if name else named
 
 
 def bytes_in_words(value: float) -> str:
     """Return bytes in the largest decimal unit that they reach: ``328 MB``."""
-    name, factor = scale("B", value)
-    return f"{three_digits(value * factor)} {name}" if factor < 1 else f"{value:.0f} B"
+    return quantity(value, "B") if value >= 1e3 else f"{value:.0f} B"
 
 
 def with_ends(value: float, low: float, high: float, unit: str = "×") -> str:
     """Return ``2.31× (2.20–2.43)``; one repeat has no ends (NaN), and the text says so."""
-    shown = quantity(value, unit)
-    if math.isnan(value):
-        return shown
-    if math.isnan(low):
-        return f"{shown} (one repeat)"
     factor = scale(unit, abs(value))[1]
-    return f"{shown} ({number(low * factor)}–{number(high * factor)})"
+    ends = "one repeat" if math.isnan(low) else f"{number(low * factor)}–{number(high * factor)}"
+    return MISSING if math.isnan(value) else f"{quantity(value, unit)} ({ends})"
 
 
 def span(low: float, high: float, unit: str) -> str:
