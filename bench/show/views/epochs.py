@@ -52,12 +52,9 @@ def numbers(run: Run) -> Table:
     for name in ("best", "reference"):  # on a busy machine no ratio decides
         open_ratio = frame[f"open_{name}"].map({True: UNDECIDED * mostly_noisy(run)})
         frame[f"mark_{name}"] = open_ratio.fillna("")
-    others = [
-        standing.reference
-        for standing in standings(run)
-        if standing.reference and standing.best != standing.reference
-    ]
-    over, stages = sorted({in_words(*key[1:3]) for key in others}), ("train", *WITHIN_TRAIN)
+    of_naive = [found for found in standings(run) if found.reference not in (None, found.best)]
+    over = sorted({in_words(*found.reference[1:3]) for found in of_naive if found.reference})
+    stages = ("train", *WITHIN_TRAIN)
     columns = [
         *WHAT,
         Column("epoch", "epoch", "s", short="epoch", interval=True, brief=True),

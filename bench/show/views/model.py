@@ -78,8 +78,8 @@ def roofline_chart(run: Run) -> Chart | None:
     return Chart("Use of the link", frame, "rows over the link", "B/s", reading, marks=marks, at=at)
 
 
-#: The columns of the tables, from those of the frames.
-_ROOFLINE = {
+#: The columns of both tables, from those of the frames.
+_COLUMNS = {
     "rate": "rate_B_per_s",
     "of_copy_engine": "copies_share",
     "of_sm_read": "SM_reads_share",
@@ -87,9 +87,6 @@ _ROOFLINE = {
     "of_disk": "disk_share",
     "over": "over",
     "fetch_bound": "fetch_bound_by",
-    "bound": "epoch_bound_by",
-}
-_ERRORS = {
     "measured_s": "measured_s",
     "modelled_s": "modelled_s",
     "error": "off_by_share",
@@ -98,14 +95,17 @@ _ERRORS = {
 }
 
 
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    return table.filter([*SERIES[:3], *_COLUMNS]).rename(columns=_COLUMNS)
+
+
 def roofline_table(profile: LinkProfile, table: pd.DataFrame) -> Table:
     """Make a line per series and basis: its rate over the link, and its share of each roof."""
     basis = table["kind"].replace("modelled", "predicted")
-    frame = table[[*SERIES[:3], *_ROOFLINE]].rename(columns=_ROOFLINE)
     return table_of(
         "roofline",
         f"Roofline for {short(profile.name)}",
-        frame.assign(backend="cuda", basis=basis),
+        _named(table).assign(backend="cuda", basis=basis),
         "Rate: bytes of rows over the link, divided by the time that the loop waits for them, or"
         " over the epoch, as training hides the fetches. The next columns compare it with three"
         " limits of the link; a path may exceed one that does not apply to it. Disk: the least"
@@ -124,7 +124,7 @@ def model_errors(run: Run) -> Table | None:
     return table_of(
         "model-errors",
         f"Epochs, and how far the model for {short(profile.name)} is off",
-        table[[*SERIES[:3], *_ERRORS]].rename(columns=_ERRORS),
+        _named(table),
         "Positive: the model expects a longer epoch, or a larger ratio over no_fetch (ratio),"
         " than was measured. This is the model’s error only if the profile is this machine’s own.",
     )

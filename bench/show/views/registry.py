@@ -11,10 +11,9 @@ from gatherbench.bench.show.view import Shown, View, shown
 from gatherbench.bench.show.views.axis import AXIS_VIEWS
 from gatherbench.bench.show.views.checks import CHECKS, PLAN, SENSORS, UNMEASURED
 from gatherbench.bench.show.views.epochs import EPOCHS
-from gatherbench.bench.show.views.host import GATHER, ISSUE
 from gatherbench.bench.show.views.model import MODEL
 from gatherbench.bench.show.views.requests import REQUESTS
-from gatherbench.bench.show.views.resources import ENERGY, PROCESSOR
+from gatherbench.bench.show.views.resources import ENERGY, GATHER, ISSUE, PROCESSOR
 from gatherbench.outside import words_of
 from gatherbench.plugins import Plugins
 

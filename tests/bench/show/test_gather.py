@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.show.views.host import GATHER, gather_rates
+from gatherbench.bench.show.views.resources import GATHER, gather_rates
 
 from ..written_run import BASELINE, PAYLOAD_BYTES, PINNED, ZERO_COPY
 

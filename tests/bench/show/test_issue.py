@@ -11,7 +11,7 @@ import pytest
 from gatherbench.bench.read.derive import issue_shares
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.answer import answers
-from gatherbench.bench.show.views.host import ISSUE
+from gatherbench.bench.show.views.resources import ISSUE
 
 from ..written_run import BASELINE, write_run
 
