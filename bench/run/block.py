@@ -52,8 +52,6 @@ def measure_block(
 ) -> bool:
     """Measure the cases into the part, which records how each ended; return whether none failed.
 
-    For ``table`` and ``group`` see :class:`~gatherbench.bench.run.session.Session`.
-
     Raises:
         SystemExit: CUDA is lost: cases without an end have to be measured in another process.
         Exception: the disk is full, or something that the cases share is unavailable.
@@ -198,11 +196,11 @@ class _Turns:
 def latin_square(paths: int, sets: int) -> list[list[int]]:
     """Return for each block the set of minibatches of each path.
 
-    A set is the minibatches of one measured epoch, drawn for it alone. Over a repeat each path has
-    every set once: differences of cost between sets cancel out of a ratio as soon as all blocks are
-    complete. Sets come in groups of at least as many as there are paths, each a Latin square: if a
-    run's time ends amid a group, no path is favoured, as the column of each is drawn for each
-    repeat. Paths beyond the number of sets share one with others in every block.
+    A set is the minibatches of one measured epoch. Over a repeat each path has every set once:
+    differences of cost between sets cancel out of a ratio as soon as all blocks are complete. Sets
+    come in groups of at least as many as there are paths, each a Latin square: if a run's time ends
+    amid a group, no path is favoured, as the column of each is drawn for each repeat. Paths beyond
+    the number of sets share one with others in every block.
     """
     square = list[list[int]]()
     for group in np.array_split(np.arange(sets), max(1, sets // max(1, paths))):

@@ -39,13 +39,10 @@ MOST_DIFFERENCE = 1e-3
 
 
 class StepInputs:
-    """Memory that a captured step reads: a minibatch of the largest size of each layer.
+    """Memory that captured steps of one stream read: a minibatch of each layer's largest size.
 
-    Steps of one stream may share it, as each copies its minibatch into it first.
-
-    Args:
-        num_nodes, num_edges: of the minibatches, int64 ``[batches, L + 1]`` and ``[batches, L]``.
-        width: numbers of a row.
+    ``num_nodes`` and ``num_edges`` are those of all minibatches, int64 ``[batches, L + 1]`` and
+    ``[batches, L]``; ``width`` counts the numbers of a row.
 
     Attributes:
         most, nodes: nodes of each layer; the same with the spare rows.

@@ -28,6 +28,10 @@ from gatherbench.strategies.bounds import ready_ids
 #: Why `no_fetch` has no score: it trains on rows that do not belong to the minibatch.
 NO_SCORE = "not_applicable: no_fetch trains on the same rows, whatever it is asked for"
 COMPARED = "fetched rows compared bit for bit with a plain gather"
+_NOWHERE = (
+    "unsupported: an empty table, or one that only the CPU or another process reads: CUDA has"
+    " nothing to say of it here"
+)
 #: Minibatches of a timed epoch that are checked, and rows of each; it takes some ten microseconds.
 SPOT_BATCHES, SPOT_ROWS = 3, 32
 #: The most bytes of rows that are copied for later: to compare them at once would give a prefetch
@@ -97,14 +101,8 @@ class RowChecker(Watch):
 
     Rows are copied alternately before their step, when a path may have handed them out too early,
     and after it, when a fetch in flight may have overwritten them. The checked rows are drawn anew
-    for each epoch and case, so that no path can predict them.
-
-    Args:
-        device: where the rows have to be.
-        no_fetch: the path fetches nothing, so its rows must not depend on the ids.
-
-    Attributes:
-        rows: the number of rows that have been compared so far.
+    for each epoch and case, so that no path can predict them. They have to be on ``device``; those
+    of ``no_fetch`` must not depend on the ids. ``rows`` counts those that have been compared.
     """
 
     def __init__(self, table: Tensor, device: torch.device, *, no_fetch: bool = False) -> None:
@@ -203,9 +201,7 @@ def memory_beside_torch(device: torch.device) -> int:
 def growth_row(grown: int, table_bytes: int, make: RowMaker) -> Row:
     """Check that a table in managed memory did not move to the GPU while a path read it.
 
-    Args:
-        grown: :func:`memory_beside_torch` before the path is closed, less what it was before it
-            opened; kernels that are loaded take memory, too.
+    ``grown``: :func:`memory_beside_torch` before the path is closed, less that before it opened.
 
     Raises:
         WrongMemoryError: it grew by a sizeable part of the table.
@@ -236,11 +232,7 @@ def residency_row(fetcher: Fetcher, make: RowMaker, cached: Reason | None = None
     """
     parts, columns = fetcher.residency(), (CHECK_STAGE, "residency", "1")
     if not parts:
-        reason = (
-            "unsupported: an empty table, or one that only the CPU or another process reads:"
-            " CUDA has nothing to say of it here"
-        )
-        return make.missing(*columns, "cudaPointerGetAttributes", reason)
+        return make.missing(*columns, "cudaPointerGetAttributes", _NOWHERE)
     if cached is not None:
         return make.missing(*columns, parts[0].source, cached)
     for part in parts:

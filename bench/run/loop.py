@@ -102,8 +102,7 @@ class HostClock:
 class CudaClock(HostClock):
     """Stage times by events on the training stream; of sampling, host work, by the host's clock.
 
-    An event costs the stream about a microsecond and the host no wait, where a synchronisation
-    around each stage would serialise what the strategies try to overlap.
+    An event costs the stream about a microsecond and the host no wait.
     """
 
     source = "torch.cuda.Event on the training stream (sample: time.perf_counter)"
@@ -144,11 +143,8 @@ def run_epoch(
 ) -> EpochTimes:
     """Fetch and train on every minibatch once.
 
-    Args:
-        batches: the time that the loop waits for one counts as ``sample``: that of drawing it,
-            or the rest of it if others draw ahead.
-        watch: sees the ids of each minibatch, and the rows.
-        group: the processes that train together; all begin at once.
+    The time that the loop waits for one counts as ``sample``: that of drawing it, or the rest of it
+    if others draw ahead. The processes of ``group`` begin at once.
     """
     on_cuda = fetcher.device.type == "cuda"
     clock = CudaClock() if on_cuda else HostClock()

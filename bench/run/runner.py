@@ -119,8 +119,7 @@ class Runner:
         further: returns the next cases to measure, beyond the run's, from the tables so far.
 
     Attributes:
-        left: the number of cases that are still to be measured.
-        unprepared: the number of those whose dataset or minibatches are unavailable.
+        left, unprepared: how many cases are still to be measured, or could not be prepared.
     """
 
     def __init__(

@@ -44,10 +44,8 @@ _TUNED = TypeAdapter(dict[str, list[SetupStep]])
 class Session:
     """The things that all cases of a process share, each made at its first use.
 
-    Args:
-        job: any of theirs: they differ only in their paths.
-        table: one that is already loaded.
-        group: the processes that train together, of which this is one.
+    ``job`` is any of theirs, as they differ only in their paths; ``table`` may be loaded already;
+    ``group`` has the processes that train together.
     """
 
     def __init__(self, job: Job, table: tables.Table | None = None, group: Alone = ALONE) -> None:
