@@ -117,18 +117,15 @@ def test_a_run_does_not_go_on_with_another_graph_of_the_same_name(store, monkeyp
     assert outcomes(store)["last"] == ("ok", None)
 
 
-def test_workloads_of_one_graph_have_minibatches_of_their_own(tmp_path):
+@pytest.mark.parametrize("content", ["{", "3"])
+def test_workloads_of_one_graph_have_minibatches_of_their_own(content, tmp_path):
     whole, small = Workload("mine"), Workload("mine", batch_size=10)
     assert other_data(tmp_path, whole, "1") is other_data(tmp_path, small, "2") is None
     assert other_data(tmp_path, whole, "1") is None
     assert other_data(tmp_path, small, "1") is not None
-
-
-@pytest.mark.parametrize("content", ["{", "3"])
-def test_a_damaged_data_json_is_named(content, tmp_path):
     (tmp_path / "data.json").write_text(content)
     with pytest.raises(StoreError, match=r"data\.json: cannot be read .* start a new run"):
-        other_data(tmp_path, WORKLOAD, "1")
+        other_data(tmp_path, whole, "1")
 
 
 @pytest.mark.parametrize("content", ["as it was", "another graph"])
