@@ -1,13 +1,12 @@
 """gatherbench: benchmark and profile the ways of moving GNN node features to a GPU.
 
-``gatherbench.datasets`` makes and reads graphs in one format on disk. ``gatherbench.kernels`` has
-gathers, memory that a GPU can read, reads of a disk, and the account of requests.
-``gatherbench.strategies`` has the data paths over them. ``gatherbench.bench`` is the
-harness, ``gatherbench.stats`` its intervals and verdicts. Importing this package loads none of
-them, so that ``gatherbench --help`` answers without torch or pandas. :func:`unified` (for your own
-training code), :class:`UnifiedTensor`, :func:`empty`, :func:`shared_table` and :func:`load_run` (a
-run's measurements as data frames) are loaded at first use; ``gatherbench.pyg`` is for PyTorch
-Geometric.
+``gatherbench.datasets`` makes and reads graphs in one format on disk, ``gatherbench.kernels`` has
+gathers, memory that a GPU can read, reads of a disk, and the account of requests,
+``gatherbench.strategies`` the data paths over them, ``gatherbench.bench`` is the harness, and
+``gatherbench.stats`` its intervals and verdicts. Importing this package loads none of them, so that
+``gatherbench --help`` answers without torch or pandas. :func:`unified` (for your own training
+code), :class:`UnifiedTensor`, :func:`empty`, :func:`shared_table` and :func:`load_run` (a run's
+measurements as data frames) are loaded at first use; ``gatherbench.pyg`` is for PyTorch Geometric.
 """
 
 import os

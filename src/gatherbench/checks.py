@@ -1,7 +1,7 @@
 """Check graphs, ids and tables in memory before a sampler or a loader uses them.
 
 `PygNeighborSampler.from_data`, `FeatureLoader`, `unified` and the import share these checks, so
-that each of them refuses edges, ids and sizes in the same words.
+that each refuses edges, ids and sizes in the same words. What is wrong raises ``ValueError``.
 """
 
 from __future__ import annotations
@@ -20,20 +20,15 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 def edges_of(graph: Any, num_nodes: int | None = None) -> Tensor:
     """Return the edges of a PyG ``Data``, or of an ``edge_index`` (a tensor, an array, lists), as
     int64 ``[2, E]`` on the CPU; row 0 holds the sources. For a ``Data`` with ``adj_t`` they are its
-    entries, column by column of the adjacency, as `ToSparseTensor` orders them. By default there
-    are as many nodes as the ``Data`` has.
-
-    Raises:
-        ValueError: no edges were given, they are not whole numbers ``[2, E]``, one names a
-            missing node, or the ``Data`` has several kinds of nodes.
+    entries, column by column of the adjacency, as `ToSparseTensor` orders them. None may name a
+    node beyond ``num_nodes``, by default those of the ``Data``; it may have one kind of nodes.
     """
     import torch
     from torch_geometric.data import Data, HeteroData
 
     if isinstance(graph, HeteroData):
-        raise ValueError(
-            "HeteroData: one kind of nodes is sampled; data.to_homogeneous() makes a Data of it"
-        )
+        remedy = "data.to_homogeneous() makes a Data of it"
+        raise ValueError(f"HeteroData: one kind of nodes is sampled; {remedy}")
     label, edges = "edge_index", graph
     if isinstance(graph, Data):
         edges = graph.edge_index
@@ -41,33 +36,24 @@ def edges_of(graph: Any, num_nodes: int | None = None) -> Tensor:
         if edges is None and (transposed := graph.get("adj_t")) is not None:
             label, edges = "adj_t", _entries(transposed)
         if edges is None:
-            raise ValueError(
-                f"data holds {', '.join(graph.keys()) or 'nothing'}; expected edge_index"
-            )
-    try:
-        edges = torch.as_tensor(edges)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"{type(graph).__name__}: expected a Data or an edge_index, a tensor [2, E] ({error})"
-        ) from error
+            held = ", ".join(graph.keys()) or "nothing"
+            raise ValueError(f"data holds {held}; expected edge_index")
+    kind = type(graph).__name__
+    edges = _tensor(edges, f"{kind}: expected a Data or an edge_index, a tensor [2, E]")
     if edges.layout != torch.strided:
         raise ValueError(f"{label}: a sparse tensor; give its entries: x.to_sparse_coo().indices()")
     if edges.dim() != 2 or edges.shape[0] != 2:
         turned = edges.dim() == 2 and edges.shape[1] == 2
-        remedy = "; edge_index.t().contiguous() turns it" if turned else ""
+        remedy = "; edge_index.t().contiguous() turns it" * turned
         raise ValueError(f"{label}: has shape {list(edges.shape)}, expected [2, E]{remedy}")
     if edges.dtype == torch.bool or edges.is_floating_point() or edges.is_complex():
         raise ValueError(f"{label}: holds {edges.dtype}, expected whole numbers; edge_index.long()")
-    edges = edges.detach().to("cpu", torch.int64)
-    if edges.numel() and num_nodes is not None:
-        bad = ((edges < 0) | (edges >= num_nodes)).any(dim=0)
-        if bad.any():
-            at = int(bad.int().argmax())
-            source, target = edges[:, at].tolist()
-            raise ValueError(
-                f"{label}: edge {at} goes from {source} to {target}, and there are {num_nodes} "
-                "nodes, numbered from 0"
-            )
+    edges = edges.cpu().long()
+    if num_nodes is not None and (bad := ((edges < 0) | (edges >= num_nodes)).any(dim=0)).any():
+        at = int(bad.int().argmax())
+        ends = " to ".join(map(str, edges[:, at].tolist()))
+        nodes = f"there are {num_nodes} nodes, numbered from 0"
+        raise ValueError(f"{label}: edge {at} goes from {ends}, and {nodes}")
     return edges
 
 
@@ -82,26 +68,30 @@ def _entries(transposed: Any) -> Tensor:
     return torch.stack([source, target])
 
 
-def ids_of(ids: Any, num_nodes: int, what: str) -> Tensor:
-    """Return node ids, int64 ``[n]`` on the CPU, from ids or a mask ``[num_nodes]``: a tensor, an
-    array, a list; a wrong shape or dtype, or a missing node, is a ``ValueError`` that names
-    ``what``."""
+def _tensor(value: Any, wanted: str) -> Tensor:
     import torch
 
     try:
-        nodes = torch.as_tensor(ids).detach().cpu()
+        return torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{what}: expected node ids or a mask ({error})") from error
-    mask = nodes.dtype == torch.bool
+        raise ValueError(f"{wanted} ({error})") from error
+
+
+def ids_of(ids: Any, num_nodes: int, what: str) -> Tensor:
+    """Return node ids, int64 ``[n]`` on the CPU, from ids or a mask ``[num_nodes]``: a tensor, an
+    array, a list; the error for a wrong shape or dtype, or a missing node, names ``what``."""
+    import torch
+
+    nodes = _tensor(ids, f"{what}: expected node ids or a mask").cpu()
+    is_mask = nodes.dtype == torch.bool
     if nodes.dtype == torch.uint8 and len(nodes) == num_nodes > 2 and int(nodes.max()) < 2:
         raise ValueError(f"{what}: uint8, ids or a mask? {what}.bool() is a mask, .long() are ids")
-    if nodes.dim() != 1 or (mask and len(nodes) != num_nodes):
-        raise ValueError(
-            f"{what}: has shape {list(nodes.shape)}, expected ids [n] or a mask [{num_nodes}]"
-        )
+    if nodes.dim() != 1 or (is_mask and len(nodes) != num_nodes):
+        wanted = f"expected ids [n] or a mask [{num_nodes}]"
+        raise ValueError(f"{what}: has shape {list(nodes.shape)}, {wanted}")
     if nodes.is_floating_point() or nodes.is_complex():
         raise ValueError(f"{what}: holds {nodes.dtype}, expected whole numbers")
-    nodes = nodes.nonzero()[:, 0] if mask else nodes.long()
+    nodes = nodes.nonzero()[:, 0] if is_mask else nodes.long()
     if len(bad := nodes[(nodes < 0) | (nodes >= num_nodes)]):
         raise ValueError(f"{what}: names node {int(bad[0])}, and there are {num_nodes} nodes")
     return nodes
@@ -120,12 +110,10 @@ def sizes_of(data: Any) -> dict[str, int]:
 
 
 def check_nodes(data: Any, features: int | None = None) -> int:
-    """Return the number of nodes of a ``Data``, on which all its fields and the features agree, or
-    raise ``ValueError``: PyG would treat labels as those of the graph, and give each batch all of
-    them."""
-    rows = {} if features is None else {"features": features}
+    """Return the number of nodes of a ``Data``, on which all its fields and the features agree:
+    else PyG would treat labels as those of the graph, and give each batch all of them."""
     remedy = "set data.num_nodes to the number of rows of the features, labels and masks"
-    return same_nodes({**rows, **sizes_of(data)}, remedy) or 0
+    return same_nodes({"features": features, **sizes_of(data)}, remedy) or 0
 
 
 def _num_nodes(data: Any) -> int | None:
@@ -141,7 +129,7 @@ def _num_nodes(data: Any) -> int | None:
 
 def same_nodes(sizes: Mapping[str, int | None], remedy: str = "") -> int | None:
     """Return the one number of nodes on which all ``sizes`` agree; ``None`` if none has one. If
-    they differ, it is a ``ValueError`` whose message ends with the ``remedy``."""
+    they differ, the message ends with the ``remedy``."""
     known_sizes = {name: nodes for name, nodes in sizes.items() if nodes is not None}
     if len(set(known_sizes.values())) > 1:
         claims = ", ".join(f"{name} says {nodes}" for name, nodes in known_sizes.items())

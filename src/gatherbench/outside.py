@@ -1,8 +1,7 @@
 """Handle input from outside: texts by any author, files of any kind.
 
-An exception's message, a file's name or a table's cell may hold a terminal's escapes, half a
-character or a million lines. A path that should be a file may be a FIFO, whose reader waits for
-ever.
+An exception's message, a file's name or a cell may hold a terminal's escapes, half a character or
+a million lines. A path that should be a file may be a FIFO, whose reader waits for ever.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ def plain(value: object) -> str:
     text = str(value)
     if len(text) <= LONGEST and text.isprintable():
         return text
-    head = _ESCAPES.sub("", text[: 4 * LONGEST])
-    line = " | ".join(head.splitlines())
+    line = " | ".join(_ESCAPES.sub("", text[: 4 * LONGEST]).splitlines())
     spaced = (" " if c.isspace() else c for c in line)
     kept = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in spaced)
     complete = len(text) <= 4 * LONGEST and len(kept) <= LONGEST

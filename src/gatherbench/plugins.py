@@ -1,22 +1,20 @@
 """Find strategies, datasets and meters of other installed packages.
 
-A package registers each as an entry point of one of gatherbench's groups. Names are known from the
-installed metadata; a package is imported only when one of its names is requested, or all are. An
-unusable entry is reported, and does not affect the others.
+A package registers each as an entry point of one of gatherbench's groups (docs/extending.md). Names
+are known from the installed metadata; a package is imported only when one of its names is
+requested, or all are. An unusable entry is reported, and does not affect the others.
 
 **A data path** is a :class:`gatherbench.strategies.base.Strategy` and the ``Fetcher`` that it
 opens. Rows equal those of the table, bit for bit, in the order of the ids, for any dtype and width.
 ``lookahead + 1`` fetches may be in flight, and ids may change as soon as ``submit`` returns. A
 buffer that is reused is a ``RowBuffer``, so that autograd notices. A path that copies rows when it
 opens sets ``live = False``. A tensor that outlives the call is made with explicit device and dtype.
-``gatherbench check NAME`` runs the conformance suite on it. In ``pyproject.toml``,
-``[project.entry-points."gatherbench.strategies"]`` has a line ``plain_rows = "module:PlainRows"``;
-``examples/own_data_path`` is a whole package.
+``gatherbench check NAME`` runs the conformance suite on it.
 
 **A meter** is a :class:`gatherbench.bench.meters.base.Meter` and is built without arguments. Its
 window encloses those of all built-in meters; a missing number has a ``Reason``, never a made-up 0.
-It says what it is, and declares its metrics and their units, in names that no other meter has. Its
-group is ``gatherbench.meters``; ``gatherbench check meter NAME`` tries it.
+It says what it is, and declares its metrics and their units, in names that no other meter has.
+``gatherbench check meter NAME`` tries it.
 """
 
 from __future__ import annotations
@@ -152,5 +150,5 @@ def _package(entry: EntryPoint) -> Package:
 
 
 def _fault(entry: EntryPoint, cause: str) -> PluginError:
-    message = f"{entry.name} of {_package(entry)} ({entry.group}) cannot be used: {cause}"
-    return PluginError(plain(message))
+    whose = f"{entry.name} of {_package(entry)} ({entry.group})"
+    return PluginError(plain(f"{whose} cannot be used: {cause}"))

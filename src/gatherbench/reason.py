@@ -7,12 +7,12 @@ from typing import Literal
 
 from gatherbench.outside import plain
 
-#: ``too_short``: the sensor is there, and the window was too short for it. ``failed``: something
-#: went wrong. ``unknown``: the model lacks a constant. ``not_applicable``: there is no such number.
-#: The others: what this machine, its software or this user does not have.
+#: What this machine, its software or this user lacks.
 _Lacking = Literal[
     "no_device", "unsupported", "no_permission", "not_installed", "no_memory", "busy"
 ]
+#: ``too_short``: the sensor is there, and the window was too short for it. ``failed``: something
+#: went wrong. ``unknown``: the model lacks a constant. ``not_applicable``: there is no such number.
 Kind = Literal[_Lacking, "too_short", "failed", "unknown", "not_applicable"]
 
 
@@ -26,7 +26,7 @@ class Reason:
 
     def __str__(self) -> str:
         """Return the text for rows and tables: ``kind: cause; remedy``, in one printable line."""
-        return plain(f"{self.kind}: {self.cause}" + (f"; {self.remedy}" if self.remedy else ""))
+        return plain(f"{self.kind}: {self.cause}" + f"; {self.remedy}" * bool(self.remedy))
 
 
 def unsupported(cause: str, remedy: str = "") -> Reason:

@@ -6,9 +6,8 @@ logarithm of its median epoch. A ratio of two series is a difference of means of
 
 If paths took turns in one process, their common factors (the speed of that process and block)
 cancel in the ratio. Such series are paired within a block; the mean over the blocks of a process is
-its one number, and the interval is that of these means over processes. So the interval includes
-that a path's speed differs between processes, which no number of blocks shows. Its coverage was
-simulated (``stats/NOTES.md``).
+its one number, and the interval is that of these means over processes, whose differences no number
+of blocks shows. Its coverage was simulated (``stats/NOTES.md``).
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ from scipy.special import stdtr, stdtrit
 
 #: The share of intervals that contain the true value (with two repeats: at least that share).
 CONFIDENCE = 0.95
-
 #: The largest logarithm whose exponential is finite, rounded down.
 _LARGEST_LOG = 700.0
-
 #: The logarithm of each block, by process and number of the block.
 Blocks = Mapping[float, Mapping[int, float]]
 
@@ -67,8 +64,8 @@ class Interval:
     @property
     def ends(self) -> tuple[float, float, float]:
         """The value, low and high; NaN for the bounds of a single repeat."""
-        is_bounded = math.isfinite(self.high)
-        return (self.value, *((self.low, self.high) if is_bounded else (math.nan, math.nan)))
+        bounds = (self.low, self.high) if math.isfinite(self.high) else (math.nan, math.nan)
+        return self.value, *bounds
 
     @property
     def inverse(self) -> Interval:
@@ -79,11 +76,7 @@ class Interval:
 
 def interval_of(logs: ArrayLike) -> Interval:
     """Compute the geometric mean of a series, given as the logarithms of its repeats' values, and
-    Student's interval of it.
-
-    Raises:
-        ValueError: the series is empty.
-    """
+    Student's interval of it; a ``ValueError`` for an empty series."""
     return _interval((1, logs))
 
 
@@ -93,10 +86,8 @@ def ratio_of(numerator: ArrayLike, denominator: ArrayLike) -> Interval:
     Series that took turns in the same processes are paired within their blocks. For others it is
     Welch's interval, with Satterthwaite's degrees of freedom (B. L. Welch, Biometrika 34, 1947),
     since series differ in their spread. If one has only two repeats, that estimate is too
-    uncertain: one degree of freedom is then assumed, which covers more than 95 %.
-
-    Raises:
-        ValueError: a series is empty.
+    uncertain: one degree of freedom is then assumed, which covers more than 95 %. An empty series
+    is a ``ValueError``.
     """
     if isinstance(numerator, Logs) and isinstance(denominator, Logs):
         mine, theirs = numerator.blocks, denominator.blocks

@@ -10,13 +10,12 @@ AMBIGUOUS   otherwise: more repeats are needed
 ==========  =====================================================
 
 On a GPU two paths whose epochs are both limited by issuing work
-(:mod:`gatherbench.bench.read.derive`) get the word HOST-BOUND instead.
+(:mod:`gatherbench.bench.read.derive`) get the word HOST-BOUND instead. Sentences call paths that
+are SAME or AMBIGUOUS *too close to separate*.
 
 Of many ratios judged at once, one may look slower by chance. If a caller gives their number, the
 ``family``, SLOW and FAST also require that less than 5 % of such families would show so large a
 difference if nothing differed (Bonferroni).
-
-Sentences call paths that are SAME or AMBIGUOUS *too close to separate*.
 """
 
 from __future__ import annotations
@@ -52,28 +51,24 @@ def judge(
     family: int = 1,
     busy: str = "",
 ) -> Judgement:
-    """Return the verdict on a ratio of new to base.
+    """Return the verdict on a ratio of new to base, one of a ``family`` judged at once.
 
     Args:
-        family: the number of ratios that are judged at once.
         more_is_better: true for values such as a rate; FAST is then above.
         busy: names the side measured while other work ran, if any: a faster result then proves
             nothing, and a slower one needs a check.
     """
     cost = ratio.inverse if more_is_better else ratio
-    slow, fast = 1 + threshold, 1 / (1 + threshold)
+    sides = ["worse"] * (cost.high > 1 + threshold) + ["better"] * (cost.low < 1 / (1 + threshold))
     word = word_of(cost.low, cost.high, threshold)
     if ratio.repeats < 2:
         word, reason = "AMBIGUOUS", "one repeat does not tell how much processes differ"
-    elif word == "SLOW":
-        reason = f"the whole interval is worse by more than {threshold:.0%}"
-    elif word == "FAST":
-        reason = f"the whole interval is better by more than {threshold:.0%}"
     elif word == "SAME":
         reason = f"the whole interval is within {threshold:.0%}"
-    else:
-        sides = ["worse"] * (cost.high > slow) + ["better"] * (cost.low < fast)
+    elif word == "AMBIGUOUS":
         reason = f"perhaps {' or '.join(sides)} by more than {threshold:.0%}: more repeats"
+    else:
+        reason = f"the whole interval is {sides[0]} by more than {threshold:.0%}"
     if word in ("SLOW", "FAST") and family * ratio.chance > 1 - CONFIDENCE:
         word, reason = "AMBIGUOUS", f"one of {family} may look like that by chance: more repeats"
     elif word == "SLOW" and busy:
