@@ -164,25 +164,19 @@ class Measure(_Table):
         if self.min_repeats > self.max_repeats:
             raise ValueError("repeats = [LEAST, MOST]: the smaller number comes first")
         if self.eval_every_epoch and (self.together or not self.eval_batches):
-            raise ValueError(
-                "eval_every_epoch scores the model after each epoch of one path: set eval_batches,"
-                " and leave together out"
-            )
+            scores = "eval_every_epoch scores the model after each epoch of one path"
+            raise ValueError(f"{scores}: set eval_batches, and leave together out")
         if self.together and self.epochs < 2:
-            raise ValueError(
-                "together needs epochs = 2 or more: in a single epoch the second of two paths would"
-                " find its rows in the CPU's caches"
-            )
+            cached = "the second of two paths would find its rows in the CPU's caches"
+            raise ValueError(f"together needs epochs = 2 or more: in a single epoch {cached}")
         return self
 
     @property
     def min_repeats(self) -> int:
-        """The least number of processes for each series."""
         return _as_list(self.repeats)[0]
 
     @property
     def max_repeats(self) -> int:
-        """The largest number of processes for each series."""
         return _as_list(self.repeats)[-1]
 
 
@@ -254,8 +248,8 @@ class StrategyTable(BaseModel):
         return _combined(self.model_extra or {})
 
 
-class Plan(_Table):
-    """A checked plan; see the TOML files in ``bench/plan/plans`` for the format."""
+class _Head(_Table):
+    """The keys of a plan above its tables, and how it measures."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
     """Part of the run folder's name (default: the file's name)."""
@@ -270,17 +264,19 @@ class Plan(_Table):
     GPU's calibration; without a GPU, the paper's machine)."""
     measure: Measure = Measure()
     """How each case is measured."""
+
+
+class Plan(_Head):
+    """A checked plan; see the TOML files in ``bench/plan/plans`` for the format."""
+
     workload: Annotated[list[WorkloadTable], Field(min_length=1)]
     """Graphs and models to train; lists expand to every combination."""
     strategy: Annotated[list[StrategyTable], Field(min_length=1)]
     """A strategy and its parameters; lists expand to every combination."""
 
     def fitted(self, host_bytes: int, disk_bytes: int) -> Plan:
-        """Return the plan with tables of ``fit`` at the largest scales that fit into these bytes.
-
-        Raises:
-            DatasetError: every size of a graph is too large.
-        """
+        """Return the plan with tables of ``fit`` at the largest scales that fit into these bytes;
+        a ``DatasetError`` if every size of a graph is too large."""
         tables = []
         for table in self.workload:
             pairs = itertools.product(_as_list(table.dataset), _as_list(table.scale))
@@ -304,12 +300,8 @@ class Plan(_Table):
         return list(dict.fromkeys(replace(w, step=step) for w in every for step in steps))
 
     def check(self) -> None:
-        """Check every name, parameter and size; only a user's own class may import torch.
-
-        Raises:
-            PlanError: a strategy, one of its parameters, a dataset or a model is unknown; or a
-                workload cannot run here.
-        """
+        """Refuse (``PlanError``) an unknown strategy, parameter, dataset or model, and a workload
+        that cannot run here; only a user's own class may import torch."""
         for number, table in enumerate(self.strategy):
             for params in table.expand() if table.name != EVERY_OTHER else ():
                 with self._explained(f"strategy[{number}]"):
@@ -332,10 +324,8 @@ class Plan(_Table):
         Repeats are outermost and the strategies are shuffled anew within each, so that a drift of
         the machine (heat, other load) affects all strategies alike. Each strategy runs on all
         workloads, such as numbers of ranks, before the next one. The baseline comes first of all,
-        so that an interrupted run can be compared with it.
-
-        Raises:
-            PlanError: as :meth:`check`, or a strategy of another package cannot be used.
+        so that an interrupted run can be compared with it. What :meth:`check` refuses, and a
+        strategy of another package that cannot be used, is a ``PlanError``.
         """
         self.check()
         workloads, strategies = self.workloads(), self._strategies()
@@ -378,79 +368,55 @@ class NamedCase(_Table):
     repeat: int
 
 
-class ResolvedPlan(BaseModel):
+class ResolvedPlan(_Head):
     """The content of ``plan.json``: a plan with its list of cases, which ``--resume`` reads."""
 
-    name: str
-    description: str = ""
-    minutes: float = 0
-    device: str
-    profile: str = ""
-    measure: Measure
+    model_config = ConfigDict(extra="ignore", strict=False)
+    device: str  # type: ignore[assignment]  # the one that was chosen
     workloads: dict[str, Workload]
     cases: list[NamedCase]
 
     @classmethod
     def of(cls, plan: Plan, cases: list[Case]) -> ResolvedPlan:
         """Return a plan's content for ``plan.json``, with these cases."""
-        kept = plan.model_dump(include={"name", "description", "minutes", "device", "profile"})
         return cls(
-            **kept,
-            measure=plan.measure,
+            **{key: getattr(plan, key) for key in _Head.model_fields},
             workloads={workload.id: workload for workload in plan.workloads()},
             cases=[NamedCase(**case.names, params=case.params) for case in cases],
         )
 
     def expanded(self) -> list[Case]:
-        """Return the cases, each with its workload.
-
-        Raises:
-            KeyError: a case names a missing workload.
-        """
-        return [
-            Case(self.workloads[c.workload], c.strategy, c.variant, c.params, c.repeat)
-            for c in self.cases
-        ]
+        """Return the cases, each with its workload; a ``KeyError`` names a missing one."""
+        cases = [case.model_dump() for case in self.cases]
+        return [Case(**{**case, "workload": self.workloads[case["workload"]]}) for case in cases]
 
 
 def largest_scale(dataset: str, scale: float, host_bytes: int, disk_bytes: int) -> float:
-    """Return the largest of ``scale``, its half, its quarter, … that fits.
-
-    Raises:
-        DatasetError: the scale becomes too small for a graph before one fits.
-    """
+    """Return the largest of ``scale``, its half, its quarter, … that fits; a ``DatasetError`` if
+    the scale becomes too small for a graph before one does."""
     from gatherbench.datasets.dataset import folder_bytes
     from gatherbench.datasets.registry import get_source
 
     while True:
         spec = get_source(dataset).estimate(scale)  # raises once it is too small
-        graph = folder_bytes(replace(spec, hashed=True))
-        if (
-            2 * spec.table_bytes + graph <= _ROOM * host_bytes
-            and folder_bytes(spec) <= _ROOM * disk_bytes
-        ):
+        in_memory = 2 * spec.table_bytes + folder_bytes(replace(spec, hashed=True))
+        if in_memory <= _ROOM * host_bytes and folder_bytes(spec) <= _ROOM * disk_bytes:
             return scale
         scale /= 2
 
 
 def _refuse(workload: Workload, measure: Measure) -> None:
-    """Check that a workload can run here, and that each rank gets seed nodes.
-
-    Raises:
-        ValueError, KeyError: it cannot; the message has the cause.
-    """
+    """Refuse (``ValueError``) a workload that cannot run here, or leaves a rank no seed nodes."""
     from gatherbench.datasets.files import make_parent
     from gatherbench.datasets.registry import get_source
     from gatherbench.datasets.store import dataset_folder
 
     if workload.model not in MODELS:
         own_model(workload.model)
-    if workload.step == "captured" and (
-        workload.model != "sage" or workload.gpus > 1 or workload.around_step
-    ):
-        raise ValueError(
-            'step = "captured" works for model = "sage" on one GPU, without around_step'
-        )
+    plain = workload.model == "sage" and workload.gpus == 1 and not workload.around_step
+    if workload.step == "captured" and not plain:
+        needs = 'model = "sage" on one GPU, without around_step'
+        raise ValueError(f'step = "captured" works for {needs}')
     if workload.sampler:
         sampler = opened(workload.sampler, OwnSampler)  # type: ignore[type-abstract]
         if measure.sampling in GPU_SAMPLING:
@@ -458,10 +424,8 @@ def _refuse(workload: Workload, measure: Measure) -> None:
         if sampler.in_order and measure.sampler_workers > 1:
             raise ValueError(f"{workload.sampler} draws in order: set sampler_workers to 0 or 1")
     if workload.step_seeds < workload.gpus:
-        raise ValueError(
-            f"batch_size = {workload.batch_size} leaves no seed node for some of"
-            f" {workload.gpus} ranks: at least {workload.gpus}"
-        )
+        few = f"batch_size = {workload.batch_size} leaves no seed node for some"
+        raise ValueError(f"{few} of {workload.gpus} ranks: at least {workload.gpus}")
     folder = dataset_folder(workload.dataset, workload.scale)
     if not folder.exists():  # an imported graph has its folder
         source = get_source(workload.dataset)
