@@ -4,7 +4,7 @@ Each of these doors is a class ``module:Class`` from the current folder, ``PYTHO
 installed package. (The fourth door is a strategy, which has a registry.) Parameters of a sampler or
 a step context follow the name, ``module:Class share=0.5 every=8``: they are the float, int, str or
 bool fields of a frozen dataclass, whose ``__post_init__`` raises ``ValueError`` for invalid values.
-``bench/neighbours/`` has examples.
+``bench/neighbours/`` has examples. A class that is missing or unfit is a ``ValueError``.
 """
 
 from __future__ import annotations
@@ -51,11 +51,8 @@ class OwnSampler(ABC):
     def open(
         self, indptr: NDArray[Any], indices: NDArray[Any], fanouts: Sequence[int], seed: int
     ) -> Any:
-        """Return a :class:`~gatherbench.bench.sampling.sampler.Sampler` of a graph.
-
-        Args:
-            seed: the workload's.
-        """
+        """Return a :class:`~gatherbench.bench.sampling.sampler.Sampler` of a graph; ``seed`` is the
+        workload's."""
 
 
 class AroundStep(ABC):
@@ -63,20 +60,12 @@ class AroundStep(ABC):
 
     @abstractmethod
     def open(self, model: nn.Module, device: torch.device, folder: Path) -> Any:
-        """Return a :class:`~gatherbench.bench.run.models.StepContext` for a model's steps.
-
-        Args:
-            model: its layers may be changed.
-            folder: for the context's files; it is created when it is needed.
-        """
+        """Return a :class:`~gatherbench.bench.run.models.StepContext` for the steps of a model,
+        whose layers may be changed. Its files may lie in ``folder``, which it creates."""
 
 
 def opened(spec: str, kind: type[T]) -> T:
-    """Build the object of a specification ``module:Class key=value …``.
-
-    Raises:
-        ValueError: the class or parameter is missing, or the value is invalid.
-    """
+    """Build the object of a specification ``module:Class key=value …``."""
     name, *settings = spec.split() or [""]
     cls: Any = class_named(name, kind)
     values = dict(setting.partition("=")[::2] for setting in settings)
@@ -101,11 +90,7 @@ def short_name(spec: str) -> str:
 
 
 def class_named(name: str, kind: type[T]) -> type[T]:
-    """Import the class ``module:Class``, a subclass of ``kind``.
-
-    Raises:
-        ValueError: it is missing, or no such subclass.
-    """
+    """Import the class ``module:Class``, a subclass of ``kind``."""
     module, _, class_name = name.partition(":")
     folder = str(Path.cwd())
     if folder not in sys.path:  # for a console script, sys.path starts elsewhere
@@ -113,10 +98,8 @@ def class_named(name: str, kind: type[T]) -> type[T]:
     try:
         cls: Any = getattr(importlib.import_module(module), class_name)
     except Exception as error:  # a user's module may raise anything
-        raise ValueError(
-            f"{name!r} cannot be imported as module:Class from the current folder or PYTHONPATH"
-            f" ({words_of(error)})"
-        ) from error
+        tried = "as module:Class from the current folder or PYTHONPATH"
+        raise ValueError(f"{name!r} cannot be imported {tried} ({words_of(error)})") from error
     if not (isinstance(cls, type) and issubclass(cls, kind)):
         raise ValueError(f"{name!r} is not a subclass of {kind.__name__}")
     return cls
@@ -128,18 +111,14 @@ def own_model(name: str) -> type[nn.Module]:
     ``MyGNN(in_channels, hidden, out_channels, num_layers)`` returns an ``nn.Module`` whose
     ``forward(x, batch)`` turns the fetched rows ``x``, float32 ``[B, D]``, and
     their ``MiniBatch`` into the seeds' logits ``[S, out_channels]``, as ``BlockGNN.forward`` does.
-
-    Raises:
-        ValueError: module or class are missing, or it has other parameters.
     """
     from torch import nn
 
     cls: type[nn.Module] = class_named(name, nn.Module)
     signature = inspect.signature(cls)
+    further = {RELATIONS: 1} if RELATIONS in signature.parameters else {}
     try:
-        signature.bind(
-            *MODEL_ARGUMENTS, **{key: 1 for key in signature.parameters if key == RELATIONS}
-        )
+        signature.bind(*MODEL_ARGUMENTS, **further)
     except TypeError as error:
         text = ", ".join(MODEL_ARGUMENTS)
         raise ValueError(f"model {name!r} does not take ({text}): {error}") from error

@@ -13,7 +13,7 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -32,9 +32,6 @@ from gatherbench.outside import InputError
 from gatherbench.plugins import nearest_or_all
 from gatherbench.strategies.declared import check_strategy
 
-if TYPE_CHECKING:
-    from gatherbench.strategies.base import Strategy
-
 T = TypeVar("T")
 
 #: The ways of sampling in which a GPU draws.
@@ -45,7 +42,7 @@ EVERY_OTHER = "*"
 #: The share of free memory and disk that tables and graph may take.
 _ROOM = 0.9
 
-#: The alternatives of a key that takes a value or a list; a value is an error of its own one alone.
+#: The alternatives of a key that takes a value or a list: an error is that of one of them alone.
 ONE, MANY = "<one>", "<list>"
 
 
@@ -65,8 +62,12 @@ def _known_model(name: str) -> str:
 
 
 def _opens(kind: type[Any]) -> AfterValidator:
-    """Check a specification of :mod:`.doors`; empty: none."""
-    return AfterValidator(lambda spec: spec and opened(spec, kind) and spec)
+    def check(spec: str) -> str:
+        if spec:
+            opened(spec, kind)
+        return spec
+
+    return AfterValidator(check)
 
 
 def _nested(value: Any) -> Any:
@@ -93,11 +94,7 @@ class _Table(BaseModel):
 
     # Numbers are finite; ``true`` and ``"0.1"`` are no numbers.
     model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
 
@@ -220,9 +217,8 @@ class WorkloadTable(_Table):
     "module:Class key=value". bench/neighbours has some."""
 
     def expand(self) -> Iterator[Workload]:
-        axes: dict[str, Any] = {name: value for name, value in self if name != "fit"}
-        axes["fanouts"] = [tuple(fanouts) for fanouts in self.fanouts]
-        for fields in _combined(axes):
+        axes = {name: value for name, value in self if name != "fit"}
+        for fields in _combined({**axes, "fanouts": list(map(tuple, self.fanouts))}):
             workload = Workload(**fields)
             # Scaling has no meaning for one rank: it would only give the workload a second id.
             yield workload if workload.gpus > 1 else replace(workload, scaling="strong")
@@ -327,25 +323,9 @@ class Plan(_Head):
         so that an interrupted run can be compared with it. What :meth:`check` refuses, and a
         strategy of another package that cannot be used, is a ``PlanError``.
         """
-        self.check()
-        workloads, strategies = self.workloads(), self._strategies()
-        named = {table.name for table in self.strategy}
-        rng, cases = random.Random(0), []
-        for repeat in range(self.measure.min_repeats):
-            order = list(strategies)
-            rng.shuffle(order)
-            if repeat == 0:
-                order.sort(key=lambda strategy: strategies[strategy][0].role != "baseline")
-            for name, variant in order:
-                strategy, params = strategies[name, variant]
-                if name in named or "file" not in strategy.needs:  # "*" adds no reader of a file
-                    cases += [Case(w, name, variant, params, repeat) for w in workloads]
-        return cases
-
-    def _strategies(self) -> dict[tuple[str, str], tuple[Strategy, dict[str, Any]]]:
-        """Return the plan's strategies and their parameters by name and variant."""
         from gatherbench.strategies.registry import STRATEGIES, build
 
+        self.check()
         named = {table.name for table in self.strategy}
         others = [strategy.name for strategy in STRATEGIES if strategy.name not in named]
         strategies = {}
@@ -355,7 +335,17 @@ class Plan(_Head):
                 with self._explained("strategy"):
                     strategy = build(name, params)
                 strategies[name, strategy.variant] = strategy, params
-        return strategies
+        workloads, rng, cases = self.workloads(), random.Random(0), []
+        for repeat in range(self.measure.min_repeats):
+            order = list(strategies)
+            rng.shuffle(order)
+            if repeat == 0:
+                order.sort(key=lambda path: strategies[path][0].role != "baseline")
+            for name, variant in order:
+                strategy, params = strategies[name, variant]
+                if name in named or "file" not in strategy.needs:  # "*" adds no reader of a file
+                    cases += [Case(w, name, variant, params, repeat) for w in workloads]
+        return cases
 
 
 class NamedCase(_Table):

@@ -25,13 +25,6 @@ PLANS_FOLDER = Path(__file__).parent / "plans"
 
 #: In place of a plan's name: the default plan, which takes some minutes.
 USUAL = "usual"
-
-
-def plan_names() -> list[str]:
-    """Return the names of the plans in the package."""
-    return sorted(path.stem for path in PLANS_FOLDER.glob("*.toml"))
-
-
 #: The models that check a plan's tables.
 TABLES: dict[str, type[BaseModel]] = {
     "measure": Measure,
@@ -40,13 +33,14 @@ TABLES: dict[str, type[BaseModel]] = {
 }
 
 
-def load_plan(name_or_path: str) -> Plan:
-    """Read and check a plan: the name of a shipped one, or a path to a TOML file.
+def plan_names() -> list[str]:
+    """Return the names of the plans in the package."""
+    return sorted(path.stem for path in PLANS_FOLDER.glob("*.toml"))
 
-    Raises:
-        PlanError: the plan is missing, is no valid TOML, or has a wrong key or value; the message
-            names it and the nearest right one, if there is one.
-    """
+
+def load_plan(name_or_path: str) -> Plan:
+    """Read a plan: a shipped one's name, or a path to a TOML file. A missing one, invalid TOML, and
+    a wrong key or value are a ``PlanError`` that names the nearest right one."""
     path = Path(name_or_path)
     if path.suffix != ".toml":
         path = PLANS_FOLDER / f"{name_or_path}.toml"
@@ -60,10 +54,8 @@ def load_plan(name_or_path: str) -> Plan:
         raise PlanError(f"{name_or_path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{path.name}: cannot be read: {error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanError(f"{path.name}: not valid TOML: {error}") from error
-    except RecursionError as error:
-        raise PlanError(f"{path.name}: nested too deep") from error
     try:
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40]
         return Plan.model_validate({"name": name, **text})

@@ -22,17 +22,10 @@ _LONGEST = 180
 class Workload:
     """A dataset, a model and the sampling of minibatches. It is hashable; every row has its id.
 
-    ``fanouts`` are listed from the seed nodes outwards (PyG's order): the paper's ``--fan-out
-    10,25`` in DGL's order, input layer first, is ``(25, 10)`` here. ``max_batches`` cuts the epoch
-    short (0: the whole epoch).
-
-    ``gpus`` ranks train together (without a GPU: processes). By ``scaling``, ``batch_size`` counts
-    the seeds of a step of all ranks (``strong``: the steps of one rank, each split) or of one rank
-    (``weak``: fewer and larger steps an epoch).
-
-    ``sampler`` names a sampler that replaces the built-in one, ``around_step`` a context around
-    forward and backward pass of each step (:mod:`.doors`). ``step``: the host issues a step
-    (``issued``) or the GPU replays it (``captured``).
+    Its fields are keys of a plan. ``fanouts`` are listed from the seed nodes outwards (PyG's
+    order): the paper's ``--fan-out 10,25`` in DGL's order, input layer first, is ``(25, 10)`` here.
+    By ``scaling``, ``batch_size`` counts the seeds of a step of all ranks (``strong``: the steps of
+    one rank, each split) or of one rank (``weak``: fewer and larger steps an epoch).
     """
 
     dataset: str
@@ -76,13 +69,9 @@ class Workload:
 
     def _fields(self) -> dict[str, Any]:
         """Return the digest's fields, without later ones at their defaults, so old ids remain."""
-        fields = asdict(self)
-        if self.gpus == 1:
-            del fields["gpus"], fields["scaling"]
-        for later in ("sampler", "around_step", "step"):
-            if fields[later] in ("", "issued"):
-                del fields[later]
-        return fields
+        later = {"gpus": 1, "sampler": "", "around_step": "", "step": "issued"}
+        fields = asdict(self).items() - later.items()
+        return {key: value for key, value in fields if key != "scaling" or self.gpus > 1}
 
 
 #: The description of a field that differs from its default.
@@ -108,9 +97,7 @@ def workload_name(fields: Mapping[str, Any]) -> str:
     words = {**usual, **fields, "fanouts": ",".join(map(str, fields["fanouts"]))}
     usual["fanouts"] = ",".join(map(str, usual["fanouts"]))
     words |= {door: short_name(words[door]) for door in ("sampler", "around_step")}
-    details = [
-        text.format(**words) for name, text in _DETAILS.items() if words[name] != usual[name]
-    ]
+    details = [text.format(**words) for key, text in _DETAILS.items() if words[key] != usual[key]]
     scale = "" if fields["scale"] == usual["scale"] else f"@{fields['scale']:g}"
     model = MODELS.get(fields["model"]) or short_name(fields["model"])
     name = f"{fields['dataset']}{scale} {model}"
@@ -118,9 +105,8 @@ def workload_name(fields: Mapping[str, Any]) -> str:
 
 
 def ranks_of(fields: Mapping[str, Any]) -> int:
-    """Return the number of ranks of a workload of ``plan.json``."""
-    ranks: int = fields.get("gpus", 1)  # missing in older plans
-    return ranks
+    """Return the number of ranks of a workload of ``plan.json``; older ones do not say it."""
+    return int(fields.get("gpus", 1))
 
 
 def workload_names(workloads: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -151,8 +137,8 @@ class Case:
     @property
     def names(self) -> dict[str, Any]:
         """The values that distinguish it from other cases of a run, by column of the table."""
-        names = {"workload": self.workload.id, "strategy": self.strategy, "variant": self.variant}
-        return {**names, "repeat": self.repeat}
+        path = {"strategy": self.strategy, "variant": self.variant}
+        return {"workload": self.workload.id, **path, "repeat": self.repeat}
 
 
 def _class_of(spec: str) -> str:
