@@ -60,6 +60,11 @@ def announce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Announ
             del sys.modules[module]
 
 
+#: What an abstract strategy lacks, and the clock's meter.
+CONCRETE = "    skip = data_path = _open = lambda *_: None"
+CLOCK = "from gatherbench.bench.meters.cpu import WallClockMeter\n"
+
+
 def strategy(body: str = "", fields: str = "", base: str = "CpuGather") -> str:
     return f"""
 from dataclasses import dataclass
@@ -85,22 +90,12 @@ class Own({base}):
         ("Other = 1", "AttributeError: .* 'Own'"),
         ("Own = dict", "no subclass of gatherbench.strategies.base.Strategy"),
         (strategy(base="Strategy"), "TypeError: Can't instantiate abstract class Own"),
-        (
-            strategy(
-                "    skip = data_path = _open = lambda *_: None", "depth: Literal['1']", "Strategy"
-            ),
-            "TypeError: .*missing 1 required positional argument: 'depth'",
-        ),
+        (strategy(CONCRETE, "depth: Literal['1']", "Strategy"),
+         "TypeError: .*missing 1 required positional argument: 'depth'"),
         (strategy(fields="depth: int = 3"), "Literal of words, the default first: depth"),
         (strategy(fields="mode: Literal['naive', 'pinned'] = 'pinned'"), "the default first$"),
-        (
-            strategy(
-                "    skip = data_path = _open = lambda *_: None",
-                "mode: Literal['fast', 'null'] = 'fast'",
-                "Strategy",
-            ),
-            "pandas reads 'null' as a missing value",
-        ),
+        (strategy(CONCRETE, "mode: Literal['fast', 'null'] = 'fast'", "Strategy"),
+         "pandas reads 'null' as a missing value"),
         (strategy("Own.name = 'another'"), "calls itself 'another'"),
         (strategy("Own.name = '../own'"), "a name of letters"),
         (strategy("Own.summary = ''"), "needs a summary"),
@@ -108,16 +103,12 @@ class Own({base}):
             (strategy(f"Own.role = {role!r}"), f"its role is {role}, which ours alone have")
             for role in ("baseline", "conventional", "upper_bound", "no_fetch", "choice", "mine")
         ),
-        (
-            strategy("Own.role = property(lambda o: 'no_fetch' if o.mode == 'naive' else 'other')"),
-            "no_fetch",
-        ),
-        (
-            strategy("raise ValueError('\\x1b[31mred\\x1b[0m\\nlines' + 'x' * 9999)"),
-            r"ValueError: red \| linesx+…$",
-        ),
+        (strategy("Own.role = property(lambda o: 'no_fetch' if o.mode == 'naive' else 'other')"),
+         "no_fetch"),
+        (strategy("raise ValueError('\\x1b[31mred\\x1b[0m\\nlines' + 'x' * 9999)"),
+         r"ValueError: red \| linesx+…$"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_strategy_is_named_with_its_package_and_stops_nothing(announce, code, said):
     announce("a-good-one", strategy().replace('"own"', '"good"'), {"good": "Own"})
     announce("their-package", code, {"own": "Own"})
@@ -139,10 +130,8 @@ def test_names_that_pandas_reads_as_missing_are_refused(announce):
         assert strategies.PLUGINS.usable() == []
     with pytest.raises(ValueError, match=said):
         strategies.get("null")
-    announce("a-meter", "from gatherbench.bench.meters.cpu import WallClockMeter\n"
-             "class Own(WallClockMeter):\n    name = 'nan'\n    units = {}\n"
-             "    def end(self): return {}",
-             {"nan": "Own"}, kind="meters")  # fmt: skip
+    announce("a-meter", f"{CLOCK}class Own(WallClockMeter):\n    name = 'nan'\n    units = {{}}\n"
+             "    def end(self): return {}", {"nan": "Own"}, kind="meters")  # fmt: skip
     with pytest.warns(RuntimeWarning, match="pandas reads 'nan' as a missing value"):
         assert [type(meter) for meter in meters.open_meters()] == list(meters.METERS)
     announce("a-graph", GRAPH_AND_METER.replace('"ring"', '"NA"'), {"NA": "Ring"}, kind="datasets")
@@ -265,21 +254,15 @@ def test_a_meter_is_tried_by_its_name(announce):
     ("code", "said"),
     [
         ("class Own: name = 'own'", "it is no gatherbench.bench.meters.base.Meter"),
-        (
-            "from gatherbench.bench.meters.cpu import WallClockMeter\n"
-            "class Own(WallClockMeter):\n    name = 'own'\n    def probe(self): 1 / 0",
-            "ZeroDivisionError",
-        ),
-        (
-            "from gatherbench.bench.meters.cpu import WallClockMeter\n"
-            "class Own(WallClockMeter): name = 'own'",
-            "its metric window_time is of clock: give it a name of its own",
-        ),
+        (f"{CLOCK}class Own(WallClockMeter):\n    name = 'own'\n    def probe(self): 1 / 0",
+         "ZeroDivisionError"),
+        (f"{CLOCK}class Own(WallClockMeter): name = 'own'",
+         "its metric window_time is of clock: give it a name of its own"),
         (TOLD.format("Watts"), "its metric 'Watts': lower-case letters, digits and _ alone"),
         (TOLD.format("wall_time"), "its metric wall_time is of the loop"),
         (TOLD.replace("1.0", "1 / 0").format("own"), "ZeroDivisionError"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_meter_leaves_ours(announce, code, said):
     announce("their-package", code, {"own": "Own"}, kind="meters")
     with pytest.warns(RuntimeWarning, match=f"own of their-package 1.2 .*{said}"):
@@ -441,13 +424,10 @@ def test_what_is_installed_is_measured_and_shown_with_its_package(tmp_path, monk
             1,  # skip() has to refuse the device meta, and does not
         ),
         ("Own.skip = lambda *_: 'not_installed: it'", "own pinned: skipped: not_installed: it", 1),
-        (
-            "Own.data_path = lambda *_: 1 / 0",
-            "every row from somewhere.: ZeroDivisionError: division by zero",
-            1,
-        ),
+        ("Own.data_path = lambda *_: 1 / 0",
+         "every row from somewhere.: ZeroDivisionError: division by zero", 1),
     ],
-)
+)  # fmt: skip
 def test_check_says_of_each_variant_what_became_of_it(announce, monkeypatch, body, said, status):
     monkeypatch.setattr(conformance, "SHAPES", {torch.float32: (4, 400)})
     announce("their-package", strategy(body), {"own": "Own"})

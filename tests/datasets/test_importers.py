@@ -81,24 +81,16 @@ TEXT: list[tuple[str, str | bytes, Any, dict[str, Any]]] = [
     # Headers: known names are taken wherever they stand, others have to be told.
     ("r.csv", '"","from","to"\n"1",5,7\n"2",7,9\n"3",9,2\n', THREE, {}),
     ("pandas.csv", ",paper,cites\n0,5,7\n1,7,9\n", WHICH, {}),
-    (
-        "pandas.csv",
-        ",paper,cites\n0,5,7\n1,7,9\n2,9,2\n",
-        THREE,
-        {"source": "paper", "target": "3"},
-    ),
+    ("pandas.csv", ",paper,cites\n0,5,7\n1,7,9\n2,9,2\n", THREE,
+     {"source": "paper", "target": "3"}),
     ("time.csv", "time,src_ip,dst_ip\n11,5,7\n12,7,9\n", WHICH, {}),
     ("two.csv", "id_1,id_2\n5,7\n7,9\n", WHICH, {}),
     ("both.csv", "source,src,target\n5,1,7\n7,1,9\n", "which is the source. Say --source", {}),
     ("cora.csv", "cited,citing\n7,5\n9,7\n2,9\n", THREE, {}),
     ("neo4j.csv", ":START_ID,:END_ID,:TYPE\n5,7,A\n7,9,A\n9,2,A\n", THREE, {}),
     ("blanks.csv", "from_id, To Node\n5, 7\n7, 9\n9, 2\n", THREE, {}),
-    (
-        "no.csv",
-        "source,target\n5,7\n",
-        "columns 'source', 'target': no column 'x' for --source",
-        {"source": "x"},
-    ),
+    ("no.csv", "source,target\n5,7\n", "columns 'source', 'target': no column 'x' for --source",
+     {"source": "x"}),
     # A header of numbers, as pandas writes it: ambiguous, whatever the file's name.
     ("n.csv", "0,1\n5,7\n7,9\n9,2\n", HEADER, {}),
     ("n.tsv", "0\t1\n5\t7\n7\t9\n", HEADER, {}),
@@ -120,24 +112,15 @@ TEXT: list[tuple[str, str | bytes, Any, dict[str, Any]]] = [
     ("excel.csv", "\ufeffsource;target;w\r\n5;7;0,5\r\n7;9;1,5\r\n9;2;2\r\n", THREE, {}),
     ("mark.csv", "\ufeff5,7\n7,9\n9,2\n", THREE, {}),
     ("mac.csv", "source,target\r5,7\r7,9\r9,2\r", THREE, {}),
-    (
-        "windows.csv",
-        "source,target,gr\xf6\xdfe\n5,7,1\n7,9,1\n9,2,1\n".encode("cp1252"),
-        THREE,
-        ZERO,
-    ),
+    ("windows.csv", "source,target,gr\xf6\xdfe\n5,7,1\n7,9,1\n9,2,1\n".encode("cp1252"), THREE,
+     ZERO),
     ("quotes.csv", '"source","target"\n"5","7"\n"7","9"\n"9","2"\n', THREE, {}),
     ("thousands.csv", "source;target\n5;7\n7;1.000\n", "Row #3: .* '1.000'.*pandas.read_csv", {}),
     ("floats.csv", "source,target\n5.0,7.0\n", "Row #2: .* '5.0'", {}),
     ("gap.csv", "source,target\n5,7\n7,\n", "#1: Row #3: .* ''", {}),
     ("negative.csv", "source,target\n5,-7\n7,1\n", "targets: entry 0 .* is -7", ZERO),
     ("large.csv", "source,target\n5,2147483648\n", "'2147483648'.*below 2..31 - 1", {}),
-    (
-        "largest.csv",
-        "source,target\n0,2147483647\n",
-        "by its ids it has 2,147,483,647 nodes",
-        {},
-    ),
+    ("largest.csv", "source,target\n0,2147483647\n", "by its ids it has 2,147,483,647 nodes", {}),
     ("names.txt", "ada bob\nbob cem\n", "invalid value 'ada'", {}),
     ("runs.txt", "  5   7\n  7   9\n", WHICH, {}),
     ("movielens.dat", "1::1193::5\n1::661::3\n", "1 columns, no header: which is the source", {}),
@@ -149,12 +132,8 @@ TEXT: list[tuple[str, str | bytes, Any, dict[str, Any]]] = [
     ("open.csv", 'source,target,k\n5,7,"x\n7,9,y"\n9,2,z\n', QUOTE, {}),
     ("late.tsv", '5\t7\tis\n7\t9\tis\n9\t2\t"x\n2\t5\ty"\n', QUOTE, {"relations": "3"}),
     ("last.tsv", '5\t7\tx\n7\t9\tx\n9\t2\t"y\n', THREE, {"relations": "3"}),
-    (
-        "inch.tsv",
-        'source\ttarget\tk\n5\t7\t5" pipe\n7\t9\t"a ""b"""\n9\t2\t"x\t"""\n',
-        THREE,
-        {"relations": "3"},
-    ),
+    ("inch.tsv", 'source\ttarget\tk\n5\t7\t5" pipe\n7\t9\t"a ""b"""\n9\t2\t"x\t"""\n', THREE,
+     {"relations": "3"}),
     # Tabs cut where there are tabs, and only at a line's start a comment begins.
     ("cells.tsv", "source\tw\ttarget\n5\t\t7\n7\t1\t9\n9\t\t2\n", THREE, {}),
     ("index.tsv", "\tsource\ttarget\n0\t5\t7\n1\t7\t9\n2\t9\t2\n", THREE, {}),
@@ -168,12 +147,8 @@ TEXT: list[tuple[str, str | bytes, Any, dict[str, Any]]] = [
     ("many.txt", MANY_KINDS, "1,001 kinds of edges", {"relations": "3"}),
     ("twice.csv", "a,b\n0,1\n", "one each for source, target", {"source": "a", "target": "1"}),
     ("twice.csv", "src,dst\n0,1\n1,2\n", "source, target, relation", {"relations": "dst"}),
-    (
-        "k.csv",
-        "src,dst,k\n0,1,a\n1,2,inverse a\n",
-        "its inverse",
-        {"relations": "k", "undirected": True},
-    ),
+    ("k.csv", "src,dst,k\n0,1,a\n1,2,inverse a\n", "its inverse",
+     {"relations": "k", "undirected": True}),
     # Adjacency lists, METIS, lines of sizes.
     ("metis.graph", "4 4\n2 3\n1 3\n1 2 4\n3\n", UNEVEN, {}),
     ("metis-ring.graph", "4 4\n2 4\n1 3\n2 4\n3 1\n", SIZES, {}),
@@ -199,24 +174,12 @@ TEXT: list[tuple[str, str | bytes, Any, dict[str, Any]]] = [
     ("one.txt", "1 2\n2 3\n3 0\n", "targets: entry 2 .* is 0, and nodes are 1 to 3", ONE),
     # MatrixMarket under any name; one per cent sign, as in the network repository.
     ("a.edges", "%MatrixMarket matrix coordinate pattern symmetric\n3 3 2\n2 1\n3 2\n", PATH, {}),
-    (
-        "a.txt",
-        "%%MatrixMarket matrix coordinate real general\n3 3 3\n1 2 .5\n2 3 1\n3 1 1\n",
-        RING,
-        {},
-    ),
-    (
-        "a.MTX",
-        "%%MatrixMarket matrix coordinate real skew-symmetric\n3 3 2\n2 1 5\n3 2 1\n",
-        PATH,
-        {},
-    ),
-    (
-        "a.mm",
-        "%%MatrixMarket matrix coordinate pattern general\n3 3 9\n1 2\n",
-        "Truncated file",
-        {},
-    ),
+    ("a.txt", "%%MatrixMarket matrix coordinate real general\n3 3 3\n1 2 .5\n2 3 1\n3 1 1\n",
+     RING, {}),
+    ("a.MTX", "%%MatrixMarket matrix coordinate real skew-symmetric\n3 3 2\n2 1 5\n3 2 1\n", PATH,
+     {}),
+    ("a.mm", "%%MatrixMarket matrix coordinate pattern general\n3 3 9\n1 2\n", "Truncated file",
+     {}),
     *(
         ("a.mtx", "%%MatrixMarket matrix coordinate pattern symmetric\n2 2 1\n2 1\n", said, told)
         for said, told in (
@@ -227,7 +190,7 @@ TEXT: list[tuple[str, str | bytes, Any, dict[str, Any]]] = [
     ),
     ("a.mtx", "%%MatrixMarket matrix array real general\n2 2\n1\n1\n1\n1\n", "2 by 2, array", {}),
     ("a.mtx", "%%MatrixMarket matrix coordinate pattern general\n3 4 1\n1 1\n", "3 by 4", {}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "content", "expected", "options"), TEXT)
@@ -359,10 +322,8 @@ def test_files_take_the_place_of_what_data_has(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        (
-            {"edge_index": torch.tensor([[0, 1], [1, 4]])},
-            "targets: entry 1 .* is 4.*0 to 3, as many",
-        ),
+        ({"edge_index": torch.tensor([[0, 1], [1, 4]])},
+         "targets: entry 1 .* is 4.*0 to 3, as many"),
         ({"edge_index": torch.tensor([[0, -1], [1, 2]])}, "sources: entry 1 .* is -1"),
         ({"edge_index": torch.zeros(2, 0, dtype=torch.long)}, "holds no edges"),
         ({"edge_index": torch.zeros(2, 3)}, "edge_index: holds float32"),
@@ -372,7 +333,7 @@ def test_files_take_the_place_of_what_data_has(tmp_path):
         ({"train_mask": torch.zeros(4, 2, dtype=torch.bool)}, "train_mask: holds bool .4, 2.,"),
         ({"num_nodes": torch.tensor([3, 4])}, r"num_nodes: holds int64 \(2,\)"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_data_is_explained_by_what_is_bad(tmp_path, kind, changes, complaint):
     refused(complaint, graph_file(tmp_path, f"{kind} dict" if kind == "pt" else kind, **changes))
 
@@ -398,41 +359,27 @@ def test_an_edge_index_lies_either_way_and_says_from_where_it_counts(tmp_path):
         ("m.npz", lambda f: scipy.sparse.save_npz(f, scipy.sparse.eye_array(3)), r"\.nonzero\(\)"),
         ("e.npy", b"\x93NUMPYgarbage", "cannot be read"),
         ("e.npz", b"PK\3\4garbage", "cannot be read"),
-        (
-            "e.npy",
-            np.zeros(3, int),
-            r"holds int64 \(3,\), expected whole numbers of shape \[2, any",
-        ),
+        ("e.npy", np.zeros(3, int),
+         r"holds int64 \(3,\), expected whole numbers of shape \[2, any"),
         ("e.npy", [[0, 2**31], [0, 1]], "by its ids it has 2,147,483,647 nodes"),
         ("e.npy", [[-5], [-3]], "sources: entry 0 .* is -5"),
         ("e.pt", saved({"a": torch.zeros(2)}), "holds a; expected edge_index"),
-        (
-            "e.pt",
-            saved(InMemoryDataset.collate([Data(x=torch.ones(n, 1)) for n in (3, 4)])),
-            "holds 2 graphs",
-        ),
-        (
-            "e.pt",
-            saved([Data(x=torch.ones(n, 1)) for n in (3, 4, 5)]),
-            "holds 3 graphs.* Batch.from_data_list",
-        ),
+        ("e.pt", saved(InMemoryDataset.collate([Data(x=torch.ones(n, 1)) for n in (3, 4)])),
+         "holds 2 graphs"),
+        ("e.pt", saved([Data(x=torch.ones(n, 1)) for n in (3, 4, 5)]),
+         "holds 3 graphs.* Batch.from_data_list"),
         ("e.pt", saved((GRAPH["edge_index"], GRAPH["y"])), "holds 2 graphs or tensors"),
         ("e.pt", saved(()), "holds 0 graphs or tensors"),
         ("e.pt", saved(Batch.from_data_list([Data(x=torch.ones(3, 1))])), "asks for .*Batch"),
         ("e.pt", saved(Data(x=torch.ones(3, 1)), pickle_protocol=4), "without pickle_protocol"),
         ("e.pt", saved(Data(), _use_new_zipfile_serialization=False), "old form"),
-        (
-            "e.pt",
-            saved({"edge_index": torch.tensor([[0], [1]]), "train_mask": ["a"]}),
-            r"train_mask: cannot be read \(a list\)",
-        ),
-        (
-            "e.pt",
-            saved({"edge_index": torch.tensor([[0], [1]]), "x": torch.ones(2, 1).bfloat16()}),
-            r"x: cannot be read .*tensor\.half\(\)",
-        ),
+        ("e.pt", saved({"edge_index": torch.tensor([[0], [1]]), "train_mask": ["a"]}),
+         r"train_mask: cannot be read \(a list\)"),
+        ("e.pt",
+         saved({"edge_index": torch.tensor([[0], [1]]), "x": torch.ones(2, 1).bfloat16()}),
+         r"x: cannot be read .*tensor\.half\(\)"),
     ],
-)
+)  # fmt: skip
 def test_arrays_that_are_no_graph(tmp_path, name, content, complaint):
     refused(rf"{name}.*{complaint}", put(tmp_path, name, content))
 
@@ -480,12 +427,8 @@ def test_features_from_a_file(tmp_path, dtype):
         ("features", "x.npy", np.ones((4, 2), np.longdouble), "of dtype float16, float32"),
         ("features", "x.npy", np.ones((4, 2), np.uint16), "of dtype float16, float32"),
         ("features", "x.npy", np.zeros((4, 2), "V2"), "of dtype float16, float32"),
-        (
-            "features",
-            "x.npy",
-            [[1, 2], [1, np.nan], [1, 2], [1, 2]],
-            r"x\.npy: \[1, 1\] = nan is not",
-        ),
+        ("features", "x.npy", [[1, 2], [1, np.nan], [1, 2], [1, 2]],
+         r"x\.npy: \[1, 1\] = nan is not"),
         ("features", "x.npz", lambda f: np.savez(f, a=[1]), "expected one array, found a"),
         ("features", "x.txt", "1 2\n", "is text, .* numpy.save it"),
         ("labels", "y.npy", [0.5, 0, 0, 0], r"label 0 \(from 0\) is 0\.5, expected a class"),
@@ -508,7 +451,7 @@ def test_features_from_a_file(tmp_path, dtype):
         ("classes", "", 0, "--classes 0: expected 1 or more"),
         ("dtype", "", "float3", "expected one of float32"),
     ],
-)
+)  # fmt: skip
 def test_bad_features_labels_and_splits(tmp_path, option, name, content, complaint):
     chosen = put(tmp_path, name, content) if name else content
     refused(complaint, put(tmp_path, "e.npy", SQUARE), **{option: chosen})
