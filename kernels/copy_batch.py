@@ -2,8 +2,7 @@
 
 ``cuMemcpyBatchAsync`` (CUDA 12.8 on) takes many copies in one call, so neither a core nor a
 multiprocessor touches a byte. NVIDIA's Python binding makes an object of every address; this module
-passes NumPy's arrays directly to the driver. The host carries out the same descriptors with
-``memcpy``.
+passes NumPy's arrays directly to the driver.
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ def copy_batch(copies: Copies, table: int, out: int, stream: int) -> None:
     to, source, size, at = (array.ctypes.data for array in arrays)
     status = _call()(to, source, size, count, attributes.getPtr(), at, 1, stream)
     if status:
-        name = module.CUresult(status).name
-        raise CudaCallError("cuMemcpyBatchAsync", name, f"{count} copies")
+        raise CudaCallError("cuMemcpyBatchAsync", module.CUresult(status).name, f"{count} copies")
 
 
 def batch_refusal() -> Reason | None:

@@ -1,8 +1,7 @@
 """Read rows off a disk past the page cache, many at a time.
 
 ``O_DIRECT`` transfers whole blocks to aligned memory, so a row costs the blocks that it touches: a
-row of 512 B costs 4096 B. Two rows of one block may share a read. A table that begins on a block
-costs less than one behind a header of 128 B, where a row of a block's size touches two.
+row of 512 B costs 4096 B, and two rows of one block may share a read.
 
 Two engines keep reads in flight: io_uring from one thread, or a thread for each read. The first
 needs liburing, the system's or that of the extra ``disk``, and a kernel that allows it; containers
@@ -34,11 +33,7 @@ class DiskReadError(RuntimeError):
 
 
 def open_direct(path: Path) -> int:
-    """Open a file descriptor that reads past the page cache.
-
-    Raises:
-        DiskReadError: the file cannot be opened, or its file system has no direct reads.
-    """
+    """Open a file descriptor that reads past the page cache, or raise ``DiskReadError``."""
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECT)
     except OSError as error:
@@ -56,23 +51,21 @@ def block_bytes(path: Path) -> int:
         DiskReadError: no block up to 64 KiB can be read.
     """
     try:
-        fd = open_direct(path)
+        file = os.fdopen(open_direct(path), "rb", buffering=0)
     except DiskReadError:
         return BLOCK_BYTES
     memory, block = np.empty(2 * _LARGEST_BLOCK, np.uint8), BLOCK_BYTES
     aligned = memory[-memory.ctypes.data % _LARGEST_BLOCK :]
-    try:
+    with file:
         while True:
             try:
-                os.preadv(fd, [aligned[:block].data], 0)
+                os.preadv(file.fileno(), [aligned[:block].data], 0)
                 return block
             except OSError as error:
                 if error.errno != errno.EINVAL or block == _LARGEST_BLOCK:
                     text = f"cannot read the table {path} in blocks of {block} B: {error.strerror}"
                     raise DiskReadError(text) from error
             block *= 2
-    finally:
-        os.close(fd)
 
 
 def reads_of(ids: NDArray[np.int64], file: TableFile, merge: bool) -> tuple[int, int]:
@@ -131,8 +124,8 @@ class RowReader:
         places are int64 ``[B]``, distinct.
 
         Raises:
-            ValueError: wrong dtype, shape or layout; nothing is read.
-            IndexError: an id or a place lies outside; nothing is read.
+            ValueError, IndexError: wrong dtype, shape or layout, or an id or a place lies outside;
+                nothing is read.
             DiskReadError: the disk failed, or the file has become shorter; rows of ``out`` may have
                 been written.
             RuntimeError: the reader is closed.

@@ -3,15 +3,14 @@
 // One source for every launch policy. Macros choose a point of the grid (see grid.py):
 //
 //   GATHER_SHIFT   0 none: lane i of a row reads unit i.
-//                  1 idle: lanes start at the 128 B line in which the row begins; the lanes in
-//                    front of the row do nothing.
-//                  2 circular: lanes start at the first line boundary inside the row, and the
-//                    lanes left over at the end wrap around and read the head (Min et al., PVLDB
-//                    14(11) 2021, "circular shift").
+//                  1 idle: lanes start at the 128 B line in which the row begins; those in front of
+//                    the row do nothing.
+//                  2 circular: lanes start at the first line boundary inside the row, and those left
+//                    at the end read the head (Min et al., PVLDB 14(11) 2021, "circular shift").
 //   GATHER_WIDTH   bytes that one lane loads at once: 1, 2, 4, 8 or 16. Table, row stride, row
 //                  bytes and output must all be multiples of it.
-//   GATHER_FLAT    0: blockDim.x lanes share a row (32 a warp, fewer a sub-warp, more several
-//                  warps), blockDim.y rows a block. 1: one thread a unit, rows end to end.
+//   GATHER_FLAT    0: blockDim.x lanes share a row, blockDim.y rows a block. 1: one thread a unit,
+//                  rows end to end.
 //   GATHER_ROWS    rows that a lane has in flight at once (row mapping only).
 //   GATHER_LOADS   independent loads of one row that a lane has in flight at once.
 //   GATHER_INDEX   bytes of an id: 4 or 8.

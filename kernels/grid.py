@@ -1,9 +1,8 @@
 """The grid of launch policies: every way in which the one gather kernel can be specialised.
 
 A :class:`GridPoint` and the size of a batch fix the macros with which the kernel is compiled and
-the shape of its launch. Other systems' launches (``policies.py``), the strategies' choices, the
-host's execution and the request accounting all use points of this grid. This module needs no GPU,
-compiler or torch.
+the shape of its launch. Other systems' launches (``policies.py``), the strategies' choices and the
+request accounting all use points of this grid. This module needs no GPU, compiler or torch.
 """
 
 from __future__ import annotations
@@ -85,14 +84,10 @@ class GridPoint:
     @property
     def macros(self) -> tuple[tuple[str, str], ...]:
         """The macros with which the kernel is compiled."""
-        return (
-            ("GATHER_SHIFT", str(SHIFTS.index(self.shift))),
-            ("GATHER_WIDTH", str(self.width)),
-            ("GATHER_FLAT", str(int(self.flat))),
-            ("GATHER_ROWS", str(self.rows)),
-            ("GATHER_LOADS", str(self.loads)),
-            ("GATHER_INDEX", str(self.index_bytes)),
-        )
+        names = ("SHIFT", "WIDTH", "FLAT", "ROWS", "LOADS", "INDEX")
+        mapping = SHIFTS.index(self.shift), self.width, int(self.flat)
+        values = (*mapping, self.rows, self.loads, self.index_bytes)
+        return tuple((f"GATHER_{n}", str(value)) for n, value in zip(names, values, strict=True))
 
     @property
     def block(self) -> tuple[int, int]:
@@ -102,10 +97,8 @@ class GridPoint:
         return self.lanes, self.block_threads // self.lanes
 
     def slots(self, row_bytes: int) -> int:
-        """Return the places for lanes in a row of ``row_bytes``: its units, and idle places first.
-
-        In the flat mapping with idle lanes, a row owns as many whole lines as it can touch.
-        """
+        """Return the places for lanes in a row of ``row_bytes``: its units, and idle places first;
+        in the flat mapping with idle lanes, as many whole lines as it can touch."""
         units, line_units = row_bytes // self.width, LINE_BYTES // self.width
         if self.shift != "idle":
             return units
@@ -122,11 +115,8 @@ class GridPoint:
         return min(-(-work // tile), self.max_blocks or MAX_GRID, MAX_GRID)
 
     def check(self, row_bytes: int, *multiples: int) -> None:
-        """Refuse a table that this point cannot read.
-
-        Args:
-            row_bytes: bytes of a row.
-            multiples: addresses of table and output, and the row stride, in bytes.
+        """Refuse a table that this point cannot read; ``multiples`` are the addresses of table and
+        output, and the row stride, in bytes.
 
         Raises:
             ValueError: the row is empty or longer than 2³¹ - 1 - 128 bytes, or one of the values is

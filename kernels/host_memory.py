@@ -31,7 +31,7 @@ HUGE_PAGE = 2 << 20
 MEMORY_VARIABLE = "GATHERBENCH_MEMORY_GIB"
 #: Do not refuse this because of the current memory; Python has no name for it before 3.13.
 _MAP_NORESERVE = 0x4000
-#: On machines whose memory grows with use: bytes to touch at once, and seconds to wait for more.
+#: Where memory grows with use: bytes to touch at once, seconds to wait for more and between looks.
 _TOUCH_BYTES, _GROWTH_S, _LOOK_S = 1 << 30, 5.0, 0.02
 #: Bytes that a core touches at a time: many chunks of UVM, which has a lock for each.
 _WRITTEN_BYTES = 32 << 20
@@ -41,8 +41,7 @@ def available_bytes() -> int:
     """Return the available bytes of host memory: ``$GATHERBENCH_MEMORY_GIB``, or the kernel's,
     limited by the process's cgroup (version 2), as in a container.
 
-    Some virtual machines begin with little memory and get more as they use it: there the kernel
-    reports the memory of now, and only the user knows how much there will be.
+    Some virtual machines get more memory as they use it: only the user knows how much it will be.
     """
     gib, left = os.environ.get(MEMORY_VARIABLE), available_in_cgroup()
     try:

@@ -8,10 +8,8 @@ fragmented memory silently gives small ones.
 
 Preferred location CPU keeps a page from moving to the GPU that reads it, and accessed-by maps it
 beforehand (CUDA C++ Programming Guide, "Data Usage Hints"); a fault then adds a mapping and moves
-nothing. So a table may be larger than GPU memory. The advice is given before the pages exist, and
-the pages exist before the table is read into them.
-
-Pages of managed memory cannot be swapped out, belong to one process, and do not exist in a fork.
+nothing. So a table may be larger than GPU memory. The advice is given before the pages exist. They
+cannot be swapped out, belong to one process, and do not exist in a fork.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from gatherbench.reason import Reason, unsupported
 
 #: The kinds of a table's memory, as plans and :func:`empty` name them.
 Memory = Literal["managed", "anonymous", "shared"]
-#: The part of the available memory that managed tables may take: it cannot be swapped out.
+#: The part of the available memory that managed tables may take.
 SHARE_OF_HOST = 0.9
 _REGISTERED = 'memory = "registered" reads the table where it lies'
 
@@ -93,8 +91,7 @@ def managed_table(shape: tuple[int, int], dtype: torch.dtype, device: int = 0) -
 
     Raises:
         ValueError: a negative extent.
-        MemoryError: see :func:`managed_room`; or the driver has no addresses. If memory for a page
-            is missing later, the process is killed, as with ordinary memory.
+        MemoryError: see :func:`managed_room`; or the driver has no addresses.
         CudaCallError: no driver, or ``device`` does not support managed memory.
     """
     if (size := size_of(shape, dtype)) == 0:
@@ -146,8 +143,7 @@ def empty(
 
     Raises:
         ValueError: another value of ``memory``, or a negative extent.
-        MemoryError: the machine does not have that much memory.
-        CudaCallError: ``managed`` without a driver, or on a GPU that does not support it.
+        MemoryError, CudaCallError: as :func:`managed_table` and :func:`empty_table`.
     """
     if memory == "managed":
         current = torch.cuda.current_device() if torch.cuda.is_available() else 0

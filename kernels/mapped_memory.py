@@ -1,10 +1,9 @@
 """Make a table readable for a GPU: in registered or managed host memory, or by a GPU copy.
 
-Registering page-locks existing memory (a tensor, a memory-mapped file, memory that each of several
-processes registers for itself) and maps it for every GPU. torch's own page-locked allocator would
-need a copy and round the size up to a power of two. Memory is unregistered when the block is left,
-when the object dies, or when the interpreter ends, whichever comes first: memory that is freed
-while registered could be reused while still mapped.
+Registering page-locks existing memory (a tensor, a memory-mapped file) and maps it for every GPU;
+torch's own page-locked allocator would need a copy and round the size up to a power of two. Memory
+is unregistered when the block is left, when the object dies, or when the interpreter ends,
+whichever comes first: memory that is freed while registered could be reused while still mapped.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from gatherbench.kernels.table_file import map_at
 #: The size that driver 580 and later refuse to register in one call: they keep 16 B for each page
 #: of 4 KiB, and Linux gives at most 2 GiB for that (vllm #51080: 511.96 GiB pass, 512.15 GiB fail).
 ONE_CALL_BYTES = 512 << 30
+_COPY = "Copy the table into memory first"
 #: CUDA's status codes for memory that is page-locked already.
 _TAKEN = ("cudaErrorHostMemoryAlreadyRegistered", "cudaErrorInvalidValue")
 
@@ -103,10 +103,8 @@ class HostRegistration(MappedMemory):
         if table.device.type != "cpu" or not table.is_contiguous():
             raise ValueError("only a contiguous tensor in host memory can be registered")
         if table.nbytes and span_of(table) is not None:
-            raise ValueError(
-                "the table lies in managed memory, which cannot be registered: take memory ="
-                ' "managed", or load it into ordinary memory'
-            )
+            lies = "the table lies in managed memory, which cannot be registered"
+            raise ValueError(f'{lies}: take memory = "managed", or load it into ordinary memory')
         super().__init__(table, device)
 
     def _map(self, table: Tensor, device: int) -> None:
@@ -170,8 +168,7 @@ def _flags(read_only: bool, device: int) -> int:
         return flags
     if not device_attribute("cudaDevAttrHostRegisterReadOnlySupported", device):
         text = "this GPU or its driver cannot register memory that is mapped read-only"
-        remedy = "Copy the table into memory first"
-        raise CudaCallError("cudaHostRegister", "unsupported", text, remedy)
+        raise CudaCallError("cudaHostRegister", "unsupported", text, _COPY)
     return flags | int(module.cudaHostRegisterReadOnly)
 
 
@@ -236,6 +233,6 @@ def _hints(size: int) -> dict[str, str]:
         "cudaErrorInvalidValue": "Memory of this kind may refuse to be page-locked, as a file that "
         "is mapped shared and writable or lies on a network: copy the table into memory first. "
         "Memory added to a running machine may have to stay movable: take a smaller table",
-        "cudaErrorNotSupported": "Copy the table into memory first",
+        "cudaErrorNotSupported": _COPY,
         "cudaErrorNoDevice": NO_DRIVER,
     }

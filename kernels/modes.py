@@ -4,8 +4,8 @@ A tensor that is made under ``torch.inference_mode()`` can never be written or t
 of it; one made under ``torch.set_default_device("cuda")`` lies on a GPU; one made under a fake or
 functional mode has no memory. Buffers outlive the call that makes them. So the contract
 (``Strategy.open``, ``Fetcher.submit``, ``Ticket.result``) and ``unified`` work outside of the
-caller's modes. Settings of the process (the default dtype, the default tensor type) stay: this
-package names the dtype and device of each tensor that it makes.
+caller's modes. Settings of the process (the default dtype) stay: this package names the dtype and
+device of each tensor that it makes.
 """
 
 from __future__ import annotations

@@ -35,13 +35,10 @@ class ReadOrder:
 
 
 def read_order(ids: Tensor, order: str) -> ReadOrder:
-    """Arrange a batch of ids (``[B]``, int32 or int64, on any device).
+    """Arrange a batch of ids (``[B]``, int32 or int64, on any device) in one of :data:`ORDERS`.
 
     ``sorted`` queues its work; ``unique`` needs the number of distinct ids, so on a GPU the host
     waits for the current stream.
-
-    Raises:
-        ValueError: ``order`` is not one of :data:`ORDERS`.
     """
     if order == "given":
         return ReadOrder(ids)
@@ -58,8 +55,7 @@ def page_visits(ids: Tensor, row_bytes: int, entry_bytes: int = LINE_BYTES) -> i
     """Count how often rows ``ids`` (``[R]``, in reading order) move to other ``entry_bytes``, what
     an entry of the page table maps, or (the default) a line of them; the table begins on a page.
 
-    Each visit may cost the GPU an address translation: random ids make one with nearly every row,
-    ascending ones only one for each entry.
+    Each visit may cost the GPU an address translation.
     """
     if not ids.numel():
         return 0

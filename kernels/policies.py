@@ -1,9 +1,8 @@
 """Launch policies: how other systems would place a gather on the GPU, as points of the grid.
 
 A policy is a rule: for a table, it gives the :class:`GridPoint` to launch and the order of the ids.
-The rules and their sources are data (``policies.toml``). All run on the same kernel, so two
-policies differ only in lanes, widths, shift and order. That is why a policy is "the policy of X"
-and never X.
+All run on the same kernel, so two policies differ only in lanes, widths, shift and order. That is
+why a policy is "the policy of X" and never X.
 """
 
 from __future__ import annotations
@@ -64,22 +63,15 @@ class Policy:
         out_address: int = 0,
         index_bytes: int = 8,
     ) -> GridPoint:
-        """Return the launch for one table.
+        """Return the launch for a table with rows of ``row_bytes`` and elements of ``item_bytes``.
 
         Args:
-            row_bytes: bytes of a row.
-            item_bytes: bytes of an element of the feature dtype.
             table_address, out_address: in bytes; they limit the width of an access.
             index_bytes: bytes of an id, 4 or 8.
         """
-        wanted = {"element": item_bytes, "widest": 16}.get(str(self.width), self.width)
-        width = access_width(
-            row_bytes,
-            self.row_stride(row_bytes),
-            table_address,
-            out_address,
-            at_most=min(int(wanted), 16),
-        )
+        wanted = int({"element": item_bytes, "widest": 16}.get(str(self.width), self.width))
+        multiples = row_bytes, self.row_stride(row_bytes), table_address, out_address
+        width = access_width(*multiples, at_most=min(wanted, 16))
         units = row_bytes // width
         lanes = self._lanes(units)
         shifted = row_bytes > self.shift_above and (
@@ -94,13 +86,8 @@ class Policy:
             loads=1 if one_load else self.in_flight,
             index_bytes=index_bytes,
             block_threads=self.block_threads,
-            max_blocks=self.max_blocks,
+            max_blocks=self.max_threads and self.max_threads // self.block_threads,
         )
-
-    @property
-    def max_blocks(self) -> int | None:
-        """The cap of the grid in blocks; ``None``: no cap."""
-        return None if self.max_threads is None else self.max_threads // self.block_threads
 
     def _lanes(self, units: int) -> int:
         if self.mapping == "flat":
@@ -123,11 +110,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
 
 
 def policy(name: str) -> Policy:
-    """Return the policy called ``name``.
-
-    Raises:
-        ValueError: there is none; the message lists all policies.
-    """
+    """Return the policy called ``name``; ``ValueError`` with all names if there is none."""
     if name not in POLICIES:
         raise ValueError(f"unknown policy {name!r}: choose from {', '.join(POLICIES)}")
     return POLICIES[name]

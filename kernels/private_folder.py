@@ -20,10 +20,7 @@ def cache_folder(kind: str) -> Path:
 
 def private_folder(folder: Path) -> bool:
     """Tell whether only this user can put files into ``folder``; make it (0700) if it is missing.
-
-    If others can, a ``RuntimeWarning`` says so; if no folder can be made or written, the answer is
-    false without a warning.
-    """
+    If others can, a ``RuntimeWarning`` says so."""
     folder = folder.absolute()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,9 +1,8 @@
 """Count the read requests that a gather sends over the link.
 
 A GPU that reads host memory in place sends read requests over the link, and each carries a header
-whatever its size. The number and size of a batch's requests follow from the addresses that the
-lanes load; that is the paper's whole argument for alignment. This module turns addresses into
-counts, for one batch or a whole trace, on any machine.
+whatever its size. Their number and sizes follow from the addresses that the lanes load: that is the
+paper's whole argument for alignment. This module turns addresses into counts, on any machine.
 
 The rule:
 
@@ -23,11 +22,9 @@ The rule leaves out: a row that two warps read at the same time; the order and m
 in the memory system; page tables; and the split of one wide load into quarter-warps. It is exact
 for the kernel's loads, and a model of the hardware's response.
 
-The loops follow ``gather.cu`` lane for lane, and the tests compare them with the loads of the
-kernel when it runs on the host. They count (instruction, line) pairs by the mask of the line's four
-sectors. In the row mapping one fact makes that fast: a row that shares no line with another row of
-its warp costs what its address modulo 128 says. Such rows are counted by that residue, and each
-residue is computed once. All other instructions are computed one by one.
+The loops follow ``gather.cu`` lane for lane. They count (instruction, line) pairs by the mask of
+the line's four sectors. In the row mapping, a row that shares no line with another row of its warp
+costs what its address modulo 128 says: each such residue is computed once.
 """
 
 from __future__ import annotations
@@ -167,10 +164,7 @@ def _requests_of_mask(largest: int) -> npt.NDArray[np.int64]:
 
 
 def uniform_ids(count: int = 1 << 18, num_rows: int = 2_449_029) -> npt.NDArray[np.int64]:
-    """Draw ``count`` ids uniformly, always the same: the batch when no trace is given.
-
-    ``num_rows`` defaults to the nodes of ogbn-products (Open Graph Benchmark).
-    """
+    """Draw ``count`` ids of ``num_rows`` (ogbn-products' nodes) uniformly, always the same."""
     return np.random.default_rng(0).integers(0, num_rows, count)
 
 
@@ -227,8 +221,7 @@ def _touch_slots(begin, end, address, phase, job, found, n):  # type: ignore[no-
 @_jit
 def _groups(begin, end, counts, job):  # type: ignore[no-untyped-def]
     """Count rows that a warp reads together: in ``counts[16:]`` by residue if they share no line,
-    in ``counts[:16]`` by mask if they might.
-    """
+    in ``counts[:16]`` by mask if they might."""
     ids, stride, base, _shift, width, units, _slots, lanes = job
     teams, reach = max(1, 32 // lanes), units * width + 127
     address, kept = np.empty(teams, np.int64), np.empty((2, 0), np.int64)
@@ -250,10 +243,8 @@ def _groups(begin, end, counts, job):  # type: ignore[no-untyped-def]
 
 @_jit
 def _together(address, times, kept, found, counts, job):  # type: ignore[no-untyped-def]
-    """Count the instructions by which a warp reads the rows at ``address``, ``times`` times.
-
-    Sectors of the last lines, as many as ``kept`` (lines and masks) has room for, count once.
-    """
+    """Count the instructions by which a warp reads the rows at ``address``, ``times`` times; of the
+    last lines, as many as ``kept`` (lines and masks) has room for, sectors count once."""
     slots, lanes, kept_lines, added = job[6], job[7], kept.shape[1], 0
     kept[0] = -1
     for slot in range(0, slots, lanes):

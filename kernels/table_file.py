@@ -1,8 +1,8 @@
 """Feature tables in files: describe, map and read one, and count or drop its pages in memory.
 
-A file that was just written or read lies in the page cache, and reads of it are memory reads. To
-measure a disk, drop those pages first and check that they are gone: the kernel silently keeps pages
-that are mapped, locked or not yet written back (``posix_fadvise(2)``).
+Reads of a file that lies in the page cache are memory reads. To measure a disk, drop those pages
+first and check that they are gone: the kernel silently keeps pages that are mapped, locked or not
+yet written back (``posix_fadvise(2)``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PIECE_BYTES = 16 << 20
 LATENCY_BINS = 81
 #: The source of a count of pages.
 MINCORE = "mincore on a map of the file"
-#: Seconds to wait until other processes of the run release their pages and pending reads end. The
+#: Seconds to wait until other processes of the run release their pages and pending reads end; the
 #: second value, at the begin of an epoch, also covers the wait for the slowest rank.
 PATIENCE_S, EPOCH_PATIENCE_S = 5.0, 60.0
 _LOOK_S = 0.02
@@ -89,9 +89,8 @@ class TableFile:
 
         Raises:
             TypeError: ``features`` is not a map of a file.
-            ValueError: not two-dimensional, or not the whole rows in their order; or the file of
-                that name does not hold these rows: they are private to the process (mode ``c``), or
-                the file was replaced or cut short.
+            ValueError: not whole rows in their order; or the file of that name does not hold them:
+                they are private to the process (mode ``c``), or it was replaced or cut short.
         """
         kind, load = type(features).__name__, "numpy.load(path, mmap_mode='r')"
         if not isinstance(features, np.memmap) or features.filename is None:
@@ -102,12 +101,12 @@ class TableFile:
         path, row_bytes = Path(features.filename), features.shape[1] * features.itemsize
         if features.size == 0:
             return cls(path, features.offset, features.shape[0], row_bytes)
-        here = map_at(features.ctypes.data)
+        address = features.ctypes.data
+        here = map_at(address)
         if here is None or not here.permissions.endswith("s"):
             text = "keeps changes in memory, and the file is read: write them to a file"
             raise ValueError(f"features: a map of {path} in mode 'c' {text}, and give {load}")
-        offset = here.offset + features.ctypes.data - here.start
-        file = cls(path, offset, features.shape[0], row_bytes)
+        file = cls(path, here.offset + address - here.start, features.shape[0], row_bytes)
         try:
             whole = np.memmap(path, np.uint8, "r")
         except (OSError, ValueError) as error:
@@ -125,13 +124,8 @@ class TableFile:
 
 
 def read_rows(file: TableFile, out: NDArray[np.uint8]) -> None:
-    """Read all rows into ``out`` (of the same size in bytes), with a thread on each core.
-
-    Pages of a map would count as this process's memory, in addition to ``out``.
-
-    Raises:
-        OSError: the file cannot be read, or ends before its last row.
-    """
+    """Read all rows into ``out`` (of the same size in bytes), with a thread on each core, or raise
+    ``OSError``. Pages of a map would count as this process's memory, in addition to ``out``."""
 
     def read(at: int) -> None:
         piece = out[at : at + _PIECE_BYTES]
@@ -145,11 +139,8 @@ def read_rows(file: TableFile, out: NDArray[np.uint8]) -> None:
 
 
 def pages_in_memory(path: Path) -> int:
-    """Count the pages of the file in the page cache, whatever process brought them there.
-
-    Raises:
-        OSError: no such file; or the kernel answers only its owner, or a user who may write to it.
-    """
+    """Count the file's pages in the page cache, whatever process brought them there; ``OSError``:
+    no such file, or the kernel answers only its owner, or a user who may write to it."""
     status = path.stat()
     if status.st_uid != os.geteuid() and not os.access(path, os.W_OK):
         # Else the kernel would report every page as present (mincore(2), since Linux 5.2).
@@ -164,10 +155,10 @@ def pages_in_memory(path: Path) -> int:
 
 
 def drop_pages(path: Path, patience_s: float = PATIENCE_S) -> int:
-    """Drop the file's pages from memory, also those that this process maps; return how many remain
-    after ``patience_s`` seconds of trying again.
+    """Drop the file's pages from memory, also those that this process maps (a map reads the file
+    anew); return how many remain after ``patience_s`` seconds of trying again.
 
-    A map stays valid: it reads the file anew. It raises as :func:`pages_in_memory`.
+    It raises as :func:`pages_in_memory`.
     """
     until = time.monotonic() + patience_s
     with path.open("rb") as file:
@@ -193,8 +184,7 @@ def require_cold(path: Path) -> None:
 
 def mapped_table(file: TableFile, dtype: torch.dtype, advice: str) -> Tensor:
     """Return the rows of the file as a tensor ``[N, D]`` over a new read-only map; ``advice`` is
-    ``normal`` (the kernel reads ahead of a touched page) or ``random`` (it does not).
-    """
+    ``normal`` (the kernel reads ahead of a touched page) or ``random`` (it does not)."""
     if not file.num_rows:
         return torch.empty((0, file.row_bytes // dtype.itemsize), dtype=dtype, device="cpu")
     rows: Any = np.memmap(file.path, np.uint8, "r", file.offset, (file.num_rows, file.row_bytes))
@@ -203,10 +193,8 @@ def mapped_table(file: TableFile, dtype: torch.dtype, advice: str) -> Tensor:
 
 
 def _let_go(path: Path) -> None:
-    """Take the file's pages out of this process's page tables: maps hold them in memory.
-
-    This affects only read-only maps: writes to a private map would be lost.
-    """
+    """Take the file's pages out of this process's page tables: maps hold them in memory. Maps that
+    may be written are left alone: writes to a private one would be lost."""
     if not path.stat().st_size:
         return
     whole: NDArray[np.uint8] = np.memmap(path, np.uint8, "r")

@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 import gatherbench
+from gatherbench.bench.machine import kernel_text
 from gatherbench.bench.machine.gpus import describe_gpus
 from gatherbench.bench.machine.numa import describe_numa
 
@@ -38,7 +39,7 @@ def describe_machine() -> dict[str, Any]:
     import torch  # takes seconds, and only this function needs it
 
     gpus = describe_gpus()
-    maker = _read("/sys/class/dmi/id/sys_vendor") or "unnamed"
+    maker = kernel_text("/sys/class/dmi/id/sys_vendor") or "unnamed"
     return {
         "commit": commit_id(),
         "cpu": describe_cpu(),
@@ -121,7 +122,7 @@ def describe_cpu() -> dict[str, Any]:
     ``usable_cores`` is the number of cores on which this process may run; ``quota_cores`` is the
     number that a container's limit grants (``None``: no limit).
     """
-    quota = re.fullmatch(r"(\d+) (\d+)", _read("/sys/fs/cgroup/cpu.max"))
+    quota = re.fullmatch(r"(\d+) (\d+)", kernel_text("/sys/fs/cgroup/cpu.max"))
     system = Path("/sys/devices/system")
     return {
         "model": _cpuinfo("model name") or platform.processor() or platform.machine(),
@@ -130,15 +131,15 @@ def describe_cpu() -> dict[str, Any]:
         "usable_cores": len(psutil.Process().cpu_affinity()),
         "quota_cores": int(quota[1]) / int(quota[2]) if quota else None,
         "numa_nodes": len(list((system / "node").glob("node[0-9]*"))) or None,
-        "last_level_cache": _read(system / "cpu/cpu0/cache/index3/size") or None,
-        "scaling_governor": _read(system / "cpu/cpu0/cpufreq/scaling_governor") or None,
+        "last_level_cache": kernel_text(system / "cpu/cpu0/cache/index3/size") or None,
+        "scaling_governor": kernel_text(system / "cpu/cpu0/cpufreq/scaling_governor") or None,
     }
 
 
 def describe_memory() -> dict[str, Any]:
     """Return the size of the memory, the container's limit (B), and the huge pages' state."""
-    thp = re.search(r"\[(\w+)\]", _read("/sys/kernel/mm/transparent_hugepage/enabled"))
-    limit = _read("/sys/fs/cgroup/memory.max")
+    thp = re.search(r"\[(\w+)\]", kernel_text("/sys/kernel/mm/transparent_hugepage/enabled"))
+    limit = kernel_text("/sys/fs/cgroup/memory.max")
     return {
         "total": psutil.virtual_memory().total,
         "container_limit": int(limit) if limit.isdigit() else None,
@@ -150,16 +151,9 @@ def _checkout() -> Path:
     return Path(__file__).resolve().parents[2]
 
 
-def _read(path: str | Path) -> str:
-    """Read a small kernel file, stripped; empty if it is absent or unreadable."""
-    with suppress(OSError, UnicodeDecodeError):
-        return Path(path).read_text().strip()
-    return ""
-
-
 def _cpuinfo(field: str) -> str:
     """Return a field of the first processor; empty if the kernel has none of that name."""
-    found = re.search(rf"^{field}\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    found = re.search(rf"^{field}\s*:\s*(.+)$", kernel_text("/proc/cpuinfo"), re.MULTILINE)
     return found[1].strip() if found else ""
 
 

@@ -19,6 +19,7 @@ from typing import ClassVar
 
 import psutil
 
+from gatherbench.bench.machine import kernel_text
 from gatherbench.bench.meters.base import Meter, Window
 from gatherbench.reason import Reason, unsupported
 
@@ -68,8 +69,7 @@ class CpuMeter(Meter):
 
     def end(self) -> Window:
         totals = _totals()
-        status = _STATUS.read_text() if _STATUS.is_file() else ""
-        peak = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+        peak = re.search(r"^VmHWM:\s+(\d+) kB$", kernel_text(_STATUS), re.MULTILINE)
         system = psutil.cpu_times()
         live_s = _live_descendants()
         used = {metric: totals[metric] - self._totals[metric] for metric in totals}

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import ClassVar
 
+from gatherbench.bench.machine import kernel_text
 from gatherbench.bench.meters.base import Meter, Window, change
 from gatherbench.datasets.store import data_root
 from gatherbench.reason import Reason, unsupported
@@ -61,12 +62,12 @@ class DiskMeter(Meter):
         return {metric: change(self._early[metric], late) for metric, late in self._read().items()}
 
     def _read(self) -> Window:
-        read = re.search(r"^read_bytes: (\d+)$", _text(_IO), re.MULTILINE)
+        read = re.search(r"^read_bytes: (\d+)$", kernel_text(_IO), re.MULTILINE)
         process = _NO_IO if read is None else float(read[1])
         device: tuple[float | Reason, float | Reason]
         if isinstance(self._device, Reason):
             device = self._device, self._device
-        elif len(counted := _text(self._device / "stat").split()) < 3:
+        elif len(counted := kernel_text(self._device / "stat").split()) < 3:
             device = (unsupported(f"{self._device / 'stat'} cannot be read"),) * 2
         else:
             device = float(counted[2]) * SECTOR_BYTES, float(counted[0])
@@ -84,10 +85,3 @@ def _device_of(folder: Path) -> Path | Reason:
         f"{folder} lies on no block device of its own (a network, overlay or memory file system)",
         "keep the datasets on a disk: GATHERBENCH_DATA",
     )
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import ClassVar
 
+from gatherbench.bench.machine import kernel_text
 from gatherbench.bench.meters.base import Meter, Window
 from gatherbench.reason import Reason, unsupported
 
@@ -65,9 +66,8 @@ class MemoryMeter(Meter):
         if registered:
             pageable_source += " less registered bytes"
         self.sources = type(self).sources | {"host_pageable": pageable_source}
-        status = _STATUS.read_text() if _STATUS.is_file() else ""
-        kilobytes = dict(re.findall(r"^Rss(\w+):\s+(\d+) kB$", status, re.MULTILINE))
-        resident = {name: 1024 * int(kb) for name, kb in kilobytes.items()}
+        fields = re.findall(r"^Rss(\w+):\s+(\d+) kB$", kernel_text(_STATUS), re.MULTILINE)
+        resident = {name: 1024 * int(kilobytes) for name, kilobytes in fields}
         host: Window = dict.fromkeys(("host_pageable", "host_file_mapped"), _NO_RSS)
         if resident.keys() >= {"Anon", "Shmem", "File"}:
             # A registered map of a file is no anonymous memory: keep the difference at 0 or more.
