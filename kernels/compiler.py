@@ -46,8 +46,7 @@ def compiler_version() -> str:
 
 def compile_gather(point: GridPoint, arch: str, *, source: str | None = None) -> bytes:
     """Return the cubin of the gather kernel of ``point``; see :func:`compile_source`."""
-    code = KERNEL_SOURCE.read_text() if source is None else source
-    return compile_source(code, arch, point.kernel, list(point.macros))
+    return compile_source(source or KERNEL_SOURCE.read_text(), arch, point.kernel, [*point.macros])
 
 
 def compile_source(

@@ -15,8 +15,7 @@ Shift = Literal["none", "idle", "circular"]
 
 #: Bytes of a GPU cache line, the unit of alignment (Min et al., PVLDB 14(11) 2021, section 4).
 LINE_BYTES = 128
-#: Bytes of a sector, the smallest part of a line that is fetched (CUDA C++ Best Practices Guide,
-#: "Coalesced Access to Global Memory").
+#: Bytes of a sector, the smallest part of a line that is fetched.
 SECTOR_BYTES = 32
 #: Bytes that a PCIe read completion carries besides its payload: 12 B of header and 8 B of framing
 #: (Neugebauer et al., "Understanding PCIe performance for end host networking", SIGCOMM 2018).
@@ -35,8 +34,7 @@ class GridPoint:
     """One specialisation of the gather kernel and the shape of its launch.
 
     Attributes:
-        shift: the placing of lanes in a row that does not begin on a line of 128 B; see
-            ``gather.cu``.
+        shift: the lanes of a row that does not begin on a line of 128 B; see ``gather.cu``.
         width: bytes that a lane loads at once.
         lanes: lanes that share a row, a power of two up to ``block_threads``; 0 for the flat
             mapping (one thread per unit, rows end to end).

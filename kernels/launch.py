@@ -151,7 +151,6 @@ def gather_into(
     Args:
         out: ``[≥ B, D]`` on the GPU, contiguous, rows of ``table.row_bytes`` bytes.
         ids: ``[B]``, int32 or int64 according to ``point.index_bytes``, on the GPU, contiguous.
-        point: the launch policy's point.
         out_rows: int64 ``[B]`` on the GPU, or ``None``: row ``p`` goes to row ``p``.
         bad_id: int64 ``[1]`` on the GPU, 0 before: becomes the largest id (as unsigned) that is
             outside the table, if there is one, and the table has rows. The row of such an id
@@ -160,8 +159,7 @@ def gather_into(
     All tensors must live until the launch has run; on torch's streams its allocator ensures that.
 
     Raises:
-        ValueError: ``point`` cannot read such a table or write such an output, or its ids have
-            another dtype.
+        ValueError: ``point`` cannot read such a table, write such an output or read such ids.
         CompilerError, CudaCallError: as :func:`load_gather` and :func:`launch_kernel`.
     """
     if ids.element_size() != point.index_bytes:

@@ -37,11 +37,11 @@ _REGISTERED = 'memory = "registered" reads the table where it lies'
 
 @dataclass(slots=True)
 class Span:
-    """Managed memory of this process."""
+    """Managed memory of this process, and the GPUs that have it mapped."""
 
     address: int
     size_bytes: int
-    devices: set[int] = field(default_factory=set)  #: the GPUs that have it mapped
+    devices: set[int] = field(default_factory=set)
 
 
 _spans: dict[int, Span] = {}
@@ -145,13 +145,14 @@ def empty(
         ValueError: another value of ``memory``, or a negative extent.
         MemoryError, CudaCallError: as :func:`managed_table` and :func:`empty_table`.
     """
-    if memory == "managed":
-        current = torch.cuda.current_device() if torch.cuda.is_available() else 0
-        with plain_torch():
-            return managed_table(shape, dtype, current if device is None else device)
-    if memory not in ("anonymous", "shared"):
+    if memory in ("anonymous", "shared"):
+        return empty_table(shape, dtype, shared=memory == "shared")
+    if memory != "managed":
         raise ValueError(f"memory = {memory!r} is not one of managed, anonymous, shared")
-    return empty_table(shape, dtype, shared=memory == "shared")
+    if device is None:
+        device = torch.cuda.current_device() if torch.cuda.is_available() else 0
+    with plain_torch():
+        return managed_table(shape, dtype, device)
 
 
 def _advise(span: Span, advice: str, device: int | None) -> None:

@@ -174,10 +174,8 @@ def _id(job: Job, i: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _gather_rows(job: Job, start: int, stop: int) -> int:
-    """Copy rows of ids ``start`` to ``stop - 1``; return the first bad id's place, or ``_NONE``.
-
-    A bad id's row is neither read nor written.
-    """
+    """Copy rows of ids ``start`` to ``stop - 1``, except for bad ids; return the first bad id's
+    place, or ``_NONE``."""
     table, ahead, row_bytes = job.source, job.ahead, job.row_bytes
     first_bad = _NONE
     for i in range(start, min(start + ahead, stop)):
@@ -210,9 +208,7 @@ def _chunk(slot: Any, job: Job, start: int, stop: int) -> None:
 @njit(nogil=True, cache=True)
 def _visit(slot: Any, own: bool) -> None:
     """Take chunks of the slot's job until none is left; the thread of the last one records the end.
-
-    Unless ``own`` is true, the thread skips the job if enough others do it.
-    """
+    Unless ``own`` is true, the thread skips the job if enough others do it."""
     entered = take(slot, _ENTERED, 1)
     if entered & _CLOSED:
         return

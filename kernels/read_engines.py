@@ -101,8 +101,8 @@ class Reads(NamedTuple):
     slots: NDArray[np.uint8]  #: aligned memory
     slot_bytes: int  #: the bytes of it for each read in flight
     latencies: NDArray[np.int64]  #: the histogram of latencies to add to, ``[LATENCY_BINS]``
-    #: ``[4]``, zeros at first: the number of failures, and for the first one its read, ``errno``
-    #: (0: too few bytes came) and the bytes that came.
+    #: ``[4]``, zeros at first: the number of failures, and of the first one the read, ``errno`` (0:
+    #: too few bytes came) and the bytes that came.
     failed: NDArray[np.int64]
 
 
@@ -242,11 +242,8 @@ class ThreadEngine:
 
 
 class RingEngine:
-    """Reads by io_uring from one thread; used like :class:`ThreadEngine`.
-
-    Raises:
-        OSError: liburing is not installed, or the kernel gives no ring; with reason and remedy.
-    """
+    """Reads by io_uring from one thread; ``OSError`` with reason and remedy: liburing is not
+    installed, or the kernel gives no ring."""
 
     name = "io_uring"
 

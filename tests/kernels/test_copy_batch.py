@@ -50,21 +50,6 @@ def test_the_copies_are_the_rows_and_the_fewest(ids, kind):
     assert copies.size.size == breaks + bool(ids)
 
 
-@pytest.mark.parametrize("wrong", ["too long", "one row on", "none merged too early"])
-def test_wrong_descriptors_bring_other_rows(wrong):
-    table = np.random.default_rng(0).integers(0, 256, (41, 7), np.uint8)
-    ids = np.array([5, 6, 20, 3, 4, 9])
-    to, source, size = (part.copy() for part in row_copies(ids, 7))
-    if wrong == "too long":
-        size[0] += 7  # lands on a row that a copy before it has brought
-        to, source, size = to[::-1], source[::-1], size[::-1]
-    elif wrong == "one row on":
-        source[2] += 7
-    else:
-        size[1], size[2] = 14, 7
-    assert not np.array_equal(rows_of(Copies(to, source, size), table, 6), table[ids])
-
-
 class FakeDriver:
     """A driver that keeps what it was given; ``before`` is that of CUDA 12.8."""
 

@@ -11,7 +11,6 @@ import gatherbench
 from gatherbench.kernels import host_memory, managed_memory
 from gatherbench.kernels.cuda_calls import CudaCallError
 from gatherbench.kernels.managed_memory import (
-    Span,
     empty,
     managed_bytes,
     managed_refusal,
@@ -58,26 +57,6 @@ def test_each_core_that_the_process_may_use_brings_pages_in(cuda, monkeypatch):
     )
     managed_table((4096, 1), torch.uint8)
     assert asked == [5]
-
-
-@pytest.mark.parametrize(
-    "left_out", ["SetPreferredLocation", "SetAccessedBy", "nothing", "advice for a part"]
-)
-def test_a_wrong_way_is_told_from_the_right_one(cuda, monkeypatch, left_out):
-    """Without the first advice pages move, without the second each is faulted in."""
-    advise = managed_memory._advise
-
-    def wrong(span: Span, advice: str, place: int | None) -> None:
-        if left_out == "advice for a part":
-            span = Span(span.address, span.size_bytes // 2)
-        if left_out == "nothing":  # but it comes too late
-            host_memory.touch(torch.frombuffer(cuda.held[span.address], dtype=torch.uint8))
-        if not advice.endswith(left_out):
-            advise(span, advice, place)
-
-    monkeypatch.setattr(managed_memory, "_advise", wrong)
-    managed_table((1000, 6), torch.float32, device=3)
-    assert cuda.done[: len(both_advices(24_000, 3))] != both_advices(24_000, 3)
 
 
 def test_it_lives_as_long_as_any_tensor_over_it(cuda):

@@ -78,8 +78,8 @@ def both(ratio: float | Reason) -> list[Comparison]:
     [(0.94, False), (0.95, True), (1.0, True), (1.25, True), (1.26, False), (0.0, False)],
 )
 def test_counters_are_trusted_from_095_to_125(ratio, trusted):
-    assert [c.trusted for c in both(ratio)] == [trusted] * 2
     assert (choose(both(ratio)).pcie == "counters") is trusted
+    assert 2 * PERIOD_S < MODULUS / 63e9, "one late reading loses no wrap"
 
 
 def test_one_direction_that_is_wrong_costs_the_counters():
@@ -91,10 +91,6 @@ def test_one_direction_that_is_wrong_costs_the_counters():
     none = Reason("unsupported", "no such counters", "none known")
     assert choose(both(none)).pcie_reason == none
     assert "host to device: no such counters" in str(choose([both(none)[0], both(1.0)[1]]))
-
-
-def test_one_late_reading_loses_no_wrap():
-    assert 2 * PERIOD_S < MODULUS / 63e9
 
 
 def test_what_a_window_comes_to():
