@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -44,20 +44,13 @@ POLICY_ROW_BYTES = (4, 16, 64, 256, 400, 512, 1412, 2408, 4096)
 #: The table sizes for other libraries' kernels; the table whose pages are split.
 FOREIGN_SPANS, SPLIT_BYTES = (4 * GIB, 32 * GIB), 2 * GIB
 _CHECKED = 4099
-#: A gather of another library; arguments: a table ``[N, D]`` and ids, both CUDA tensors to torch.
-Kernel = Callable[[Tensor, Tensor], Tensor]
 
 
-def stride_of(point: Point) -> int:
-    """Return the bytes from row to row in the layout of the point's policy."""
+def layout(point: Point) -> tuple[int, int]:
+    """Return the rows of the point's table, and the bytes from one to the next by its policy."""
     policy = POLICIES.get(point.policy)
-    return policy.row_stride(point.row_bytes) if policy else point.row_bytes
-
-
-def num_ids(point: Point) -> int:
-    """Return the number of rows of one gather; all are distinct."""
-    rows = point.span_bytes // stride_of(point)
-    return min(MAX_IDS, rows, max(1, READ_BYTES // point.row_bytes))
+    stride = policy.row_stride(point.row_bytes) if policy else point.row_bytes
+    return point.span_bytes // stride, stride
 
 
 def draw(count: int, rows: int, generator: torch.Generator) -> Tensor:
@@ -79,9 +72,10 @@ def measure(rig: Rig, memory: Memory, point: Point) -> Observation:
     if point.span_bytes > size:
         raise RefusedError(f"no_memory: there are {size >> 20} MiB of {memory.kind} memory")
     rig.once(check, rig, memory, dataclasses.replace(point, span_bytes=size))
-    rows = point.span_bytes // stride_of(point)
-    ids = draw(num_ids(point), rows, rig.once(torch.Generator, rig.device))
-    return rig.timed(len(ids) * point.row_bytes, gathering(rig, memory.address, point, ids))
+    rows, width = layout(point)[0], point.row_bytes
+    count = min(MAX_IDS, rows, max(1, READ_BYTES // width))
+    ids = draw(count, rows, rig.once(torch.Generator, rig.device))
+    return rig.timed(count * width, gathering(rig, memory.address, point, ids))
 
 
 def check(rig: Rig, memory: Memory, point: Point) -> None:
@@ -90,8 +84,7 @@ def check(rig: Rig, memory: Memory, point: Point) -> None:
     Raises:
         WrongRowsError: the rows differ, or the launch is refused.
     """
-    width, stride = point.row_bytes, stride_of(point)
-    rows = point.span_bytes // stride
+    width, (rows, stride) = point.row_bytes, layout(point)
     ids = draw(min(_CHECKED, rows), rows, rig.once(torch.Generator, rig.device))
     expected = memory.bytes[: rows * stride].view(rows, stride)[ids.cpu(), :width]
     message = f"wrong rows of {width} B of {memory.kind} memory by {point.policy}, {point.order}"
@@ -107,8 +100,7 @@ def check(rig: Rig, memory: Memory, point: Point) -> None:
 
 def gathering(rig: Rig, address: int, point: Point, ids: Tensor) -> Callable[[], Tensor]:
     """Return a function that launches a gather of ``ids`` and returns the rows."""
-    width, stride = point.row_bytes, stride_of(point)
-    rows = point.span_bytes // stride
+    width, (rows, stride) = point.row_bytes, layout(point)
     if point.policy not in POLICIES:
         table_view = as_cuda_tensor(address, (rows, width // 4), ids.device)
         return functools.partial(rig.once(kernels, rig)[point.policy], table_view, ids)
@@ -147,29 +139,15 @@ def _policies(name: str, rig: Rig, scope: Scope) -> list[Point]:
     ]
 
 
-_BY_ALL = "bytes of the same rows, by every policy and order"
-_MANAGED = "bytes of random rows of managed memory on the host, read by the GPU"
-
-
-@case("B", "bytes of random rows of registered memory, read by the GPU", KERNEL, MINUTE, _own)
-@case("B", _BY_ALL, KERNEL, points=_policies, name="gpu_policies")
-def gpu_gather(rig: Rig, point: Point) -> Observation:
-    return measure(rig, rig.registered, point)
-
-
-@case("B", _MANAGED, MANAGED, MINUTE, _own)
-def managed_gather(rig: Rig, point: Point) -> Observation:
-    return measure(rig, rig.managed, point)
-
-
 # ---- by other libraries' kernels ---------------------------------------------------------------
 
 
-def kernels(rig: Rig) -> Mapping[str, Kernel]:
-    """Return torch's kernels, and WholeGraph's where ``examples/peers`` is installed."""
-    by_name: dict[str, Kernel] = {
-        "torch.index_select": lambda table, ids: table.index_select(0, ids)
-    }
+def kernels(rig: Rig) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    """Return torch's kernel, and WholeGraph's where ``examples/peers`` is installed.
+
+    Arguments: a table ``[N, D]`` and ids, both CUDA tensors to torch.
+    """
+    by_name = {"torch.index_select": lambda table, ids: table.index_select(0, ids)}
     try:
         importlib.import_module("pylibwholegraph")
         peer = importlib.import_module("gatherbench_peers").WholeGraph()
@@ -177,7 +155,7 @@ def kernels(rig: Rig) -> Mapping[str, Kernel]:
         rig.say(f"WholeGraph is left out: {missing}; pip install ./examples/peers")
         return by_name
     rig.callback(peer.close)
-    return {**by_name, f"WholeGraph {peer.version}": peer.gather_from}
+    return by_name | {f"WholeGraph {peer.version}": peer.gather_from}
 
 
 def as_cuda_tensor(address: int, shape: tuple[int, int], device: torch.device) -> Tensor:
@@ -193,25 +171,12 @@ def as_cuda_tensor(address: int, shape: tuple[int, int], device: torch.device) -
     return tensor
 
 
-def _foreign(name: str, rig: Rig, scope: Scope) -> list[Point]:
+def _others(name: str, rig: Rig, scope: Scope) -> list[Point]:
     spans = [span for span in FOREIGN_SPANS if span <= rig.spans[-1]]
     return [
-        Point(name, width, span, policy=kernel, order="its own")
+        ours(name, width, span, kernel, "its own")
         for span, width, kernel in product(spans, ROW_BYTES, rig.once(kernels, rig))
     ]
-
-
-_BY_OTHERS = "random rows of {} memory, by torch and WholeGraph"
-
-
-@case("B", _BY_OTHERS.format("registered"), GPU, points=_foreign)
-def foreign_registered(rig: Rig, point: Point) -> Observation:
-    return measure(rig, rig.registered, point)
-
-
-@case("B", _BY_OTHERS.format("managed"), ("gpu", "managed"), points=_foreign)
-def foreign_managed(rig: Rig, point: Point) -> Observation:
-    return measure(rig, rig.managed, point)
 
 
 # ---- managed memory with split pages -----------------------------------------------------------
@@ -232,6 +197,34 @@ def split(rig: Rig, piece: int) -> Memory:
 
 def _split(name: str, rig: Rig, scope: Scope) -> list[Point]:
     return [ours(name, width, SPLIT_BYTES) for width in ROW_BYTES]
+
+
+# ---- the cases ---------------------------------------------------------------------------------
+
+_BY_ALL = "bytes of the same rows, by every policy and order"
+_ON_HOST = "bytes of random rows of managed memory on the host, read by the GPU"
+_BY_OTHERS = "random rows of {} memory, by torch and WholeGraph"
+
+
+@case("B", "bytes of random rows of registered memory, read by the GPU", KERNEL, MINUTE, _own)
+@case("B", _BY_ALL, KERNEL, points=_policies, name="gpu_policies")
+def gpu_gather(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.registered, point)
+
+
+@case("B", _ON_HOST, MANAGED, MINUTE, _own)
+def managed_gather(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.managed, point)
+
+
+@case("B", _BY_OTHERS.format("registered"), GPU, points=_others)
+def foreign_registered(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.registered, point)
+
+
+@case("B", _BY_OTHERS.format("managed"), ("gpu", "managed"), points=_others)
+def foreign_managed(rig: Rig, point: Point) -> Observation:
+    return measure(rig, rig.managed, point)
 
 
 @case("B", "rows of managed memory in pages of 64 KiB", MANAGED, points=_split)
