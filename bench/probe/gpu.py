@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections import deque
+from collections.abc import Callable
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -19,9 +21,7 @@ from gatherbench.bench.probe.rig import GIB, Observation, Rig
 from gatherbench.kernels.launch import architecture, launch_kernel, load_from
 
 if TYPE_CHECKING:
-    from gatherbench.bench.run.models import Trainer
     from gatherbench.bench.sampling.device_sampler import DeviceSampler
-    from gatherbench.bench.sampling.minibatch import MiniBatch
 
 ROOF_BYTES = GIB
 #: Blocks per hundred multiprocessors that the read roof tries: from as few in flight as in the
@@ -72,8 +72,8 @@ def sm_read(rig: Rig, point: Point) -> Observation:
 
 @case("B", "bytes copied within GPU memory: each is read and written", GPU, PROFILE)
 def gpu_copy(rig: Rig, point: Point) -> Observation:
-    half = rig.out.numel() // 2
-    return rig.timed(half, lambda: rig.out[half:].copy_(rig.out[:half]))
+    source, target = rig.out.chunk(2)
+    return rig.timed(len(target), lambda: target.copy_(source))
 
 
 @case("1", "float32 operations of a product of matrices", GPU, PROFILE)
@@ -104,13 +104,13 @@ def gpu_launch(rig: Rig, point: Point) -> Observation:
 
 @case("1", "operations of a training step, issued", GPU, PROFILE)
 def gpu_issue(rig: Rig, point: Point) -> Observation:
-    issued, minibatch, launches = rig.once(training, rig)
-    return rig.clocked(STEPS * launches, lambda: [issued.step(*minibatch) for _ in range(STEPS)])
+    step, launches = rig.once(_training, rig)
+    return rig.clocked(STEPS * launches, lambda: [step() for _ in range(STEPS)])
 
 
-def training(rig: Rig) -> tuple[Trainer, tuple[Tensor, MiniBatch], float]:
-    """Return a GraphSAGE trainer, a minibatch so small that the step is host-bound, and the number
-    of launches of a step."""
+def _training(rig: Rig) -> tuple[Callable[[], Tensor], float]:
+    """Return a step of GraphSAGE on a minibatch so small that it is host-bound, and the number of
+    its launches."""
     from gatherbench.bench.plan.workload import Workload
     from gatherbench.bench.run.models import Trainer, build_model
     from gatherbench.bench.run.training_cost import training_cost
@@ -123,10 +123,10 @@ def training(rig: Rig) -> tuple[Trainer, tuple[Tensor, MiniBatch], float]:
     edges = tuple(
         torch.stack((ids[:count].repeat(2) * 2, ids[:count].repeat(2))) for count in nodes[:-1]
     )
-    issued = Trainer(build_model(workload, width, classes), ids % classes, rig.device)
+    trainer = Trainer(build_model(workload, width, classes), ids % classes, rig.device)
     x, batch = torch.rand(nodes[-1], width, device=rig.device), MiniBatch(ids, edges, nodes)
     cost = training_cost("sage", width, hidden, classes, nodes, [2 * n for n in nodes[:-1]])
-    return issued, (x, batch), cost.launches
+    return functools.partial(trainer.step, x, batch), cost.launches
 
 
 @case("1", "layers of small minibatches, drawn by the GPU", GPU, PROFILE)

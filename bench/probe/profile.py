@@ -22,7 +22,6 @@ from gatherbench.bench.probe.table import RATES, own_best
 BY = "measured by gatherbench probe"
 #: The last generation of PCI Express that sends single packets.
 _LAST_OF_PACKETS = 5
-_HEADER = "pcie-bench model: Neugebauer et al., SIGCOMM 2018"
 _FOUND_BY = tomllib.loads(Path(__file__).with_name("constants.toml").read_text("utf-8"))
 #: Constants that nothing times, with the reason that is recorded.
 BY_HAND: dict[str, str] = _FOUND_BY["by_hand"]
@@ -45,15 +44,11 @@ def profile_of(table: pd.DataFrame, facts: Mapping[str, Any]) -> LinkProfile:
 
 def _stated(facts: Mapping[str, Any]) -> Iterator[tuple[str, Value, str]]:
     """Give the constants that the machine states, each with its source."""
-    yield "host.cores", _rounded(facts["cores"]), "cores that the process may use"
-    yield "host.memory", _rounded(facts["host_memory_bytes"]), "as the kernel reports it"
-    if not facts["gpus"]:
-        return
-    yield "link.header", 12.0, _HEADER
-    yield "link.framing", 8.0, _HEADER
-    yield "gpu.memory", _rounded(facts["gpu_memory_bytes"]), "as the CUDA driver reports it"
+    for key, stated in _FOUND_BY["stated"].items():
+        if facts["gpus"] or key.startswith("host."):
+            yield key, _rounded(stated.get("value") or facts[stated["fact"]]), stated["how"]
     generation, lanes = facts["link_generation"], facts["link_lanes"]
-    if generation and lanes and generation <= _LAST_OF_PACKETS:
+    if facts["gpus"] and generation and lanes and generation <= _LAST_OF_PACKETS:
         source = f"PCIe {generation}.0 x{lanes} as NVML reports it, after line coding"
         with suppress(UnknownLinkError):  # as unknown as a link that NVML does not know
             yield "link.raw_rate", _rounded(raw_rate(generation, lanes)), source

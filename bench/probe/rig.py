@@ -137,9 +137,7 @@ class Rig(ExitStack):
         end.synchronize()
         return Observation(amount, float(begin.elapsed_time(end)) / 1e3, EVENTS)
 
-    def clocked(
-        self, amount: float, work: Callable[[], object], *, wait: bool = True
-    ) -> Observation:
+    def clocked(self, amount: float, work: Callable[[], object], wait: bool = True) -> Observation:
         """Time ``work`` by the host's clock, with ``wait`` including the work that it queues."""
         if self.device is not None:
             torch.cuda.synchronize(self.device)
@@ -163,10 +161,8 @@ class Rig(ExitStack):
         """
         room = torch.cuda.mem_get_info(self.device)[0] - LEFT_BYTES - managed_bytes()
         if size > room:
-            raise MemoryError(
-                f"{size >> 20} MiB of managed memory do not fit the {max(0, room) >> 20} MiB of GPU"
-                " memory that are free"
-            )
+            free = f"the {max(0, room) >> 20} MiB of GPU memory that are free"
+            raise MemoryError(f"{size >> 20} MiB of managed memory do not fit {free}")
         table = managed_table((1, size), torch.uint8, self.index)[0]
         return Memory("managed", table, table.data_ptr())
 
@@ -185,27 +181,25 @@ class Rig(ExitStack):
         free = available_bytes()
         fits = [span for span in self._sizes if span <= free * HOST_SHARE]
         if not fits or fits[-1] < LEAST_BYTES:
-            raise RefusedError(
-                f"no_memory: {free / GIB:.1f} GiB are free, 1 GiB is needed: close other programs"
-            )
+            cause = f"{free / GIB:.1f} GiB are free, 1 GiB is needed"
+            raise RefusedError(f"no_memory: {cause}: close other programs")
         return filled_table(fits[-1])
 
     def _register(self) -> Memory:
-        limit = SHARE_OF_MEMORY * available_bytes()
-        return self.largest([span for span in self._sizes if span <= limit], self._registered)
+        def make(size: int) -> Memory:
+            table = filled_table(size)
+            memory = HostRegistration(table, self.index)
+            self.callback(release, memory)
+            return Memory("registered", table, memory.address)
 
-    def _registered(self, size: int) -> Memory:
-        table = filled_table(size)
-        memory = HostRegistration(table, self.index)
-
-        def release() -> None:
+        def release(memory: HostRegistration) -> None:
             # Where CUDA's context is lost, the error that broke it is raised already.
             with contextlib.suppress(RuntimeError):
                 torch.cuda.synchronize(self.device)
                 memory.close()
 
-        self.callback(release)
-        return Memory("registered", table, memory.address)
+        limit = SHARE_OF_MEMORY * available_bytes()
+        return self.largest([span for span in self._sizes if span <= limit], make)
 
     def _bring_managed(self) -> Memory:
         memory = self.largest(self.spans, self.managed_table)

@@ -66,15 +66,11 @@ def gather(
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables, graph and file that take no time."""
-    for module, name, value in (
-        (rig, "HOST_SPANS", SPANS),
-        (rig, "LEAST_BYTES", MIB),
-        (host, "COPY_BYTES", MIB),
-        (host, "GATHER_BYTES", MIB),
-        (host, "NODES", 3000),
-        (host, "EDGES", 40_000),
-    ):
-        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(rig, "HOST_SPANS", SPANS)
+    monkeypatch.setattr(rig, "LEAST_BYTES", MIB)
+    sizes = {"COPY_BYTES": MIB, "GATHER_BYTES": MIB, "NODES": 3000, "EDGES": 40_000}
+    for name, value in sizes.items():
+        monkeypatch.setattr(host, name, value)
 
 
 @pytest.fixture
@@ -107,8 +103,7 @@ def cuda(
         return empty(shape, dtype=dtype)
 
     def call(name: str, address: int, size: int, advice: str, place: Any) -> None:
-        assert (name, advice) == ("cudaMemAdvise", "unset accessed by")
-        assert place.type == "device"
+        assert (name, advice, place.type) == ("cudaMemAdvise", "unset accessed by", "device")
         asked.append(("left out", size))
 
     runtime = SimpleNamespace(
@@ -116,51 +111,39 @@ def cuda(
         cudaMemLocationType=SimpleNamespace(cudaMemLocationTypeDevice="device"),
         cudaMemoryAdvise=SimpleNamespace(cudaMemAdviseUnsetAccessedBy="unset accessed by"),
     )
-    chip = SimpleNamespace(
-        multi_processor_count=4,
-        max_threads_per_multi_processor=2048,
-        name="a stand-in",
-        total_memory=24 << 30,
-    )
-    monkeypatch.setattr(torch, "empty", unpinned)
-    monkeypatch.setattr(torch, "device", lambda kind, index=None: device("cpu"))
-    for name, value in (
-        ("is_available", lambda: True),
-        ("current_device", lambda: 0),
-        ("device_count", lambda: 1),
-        ("Event", Event),
-        ("synchronize", lambda device=None: None),
-        ("_sleep", lambda cycles: None),
-        ("get_device_properties", lambda device: chip),
-        ("mem_get_info", lambda device: (free[0], 24 << 30)),
-    ):
-        monkeypatch.setattr(torch.cuda, name, value)
-    for module, name, value in (  # type: ignore[assignment]
-        (rig, "SPANS", SPANS),
-        (rig, "OUT_BYTES", 8 * MIB),
-        (rig, "HostRegistration", Registered),
-        (rig, "managed_table", managed),
-        (rig, "managed_bytes", lambda: sum(n for what, n in asked if what == "managed")),
-        (gathers, "READ_BYTES", MIB),
-        (gathers, "MAX_IDS", 5000),
-        (gathers, "_CHECKED", 99),
-        (gathers, "FOREIGN_SPANS", (2 * MIB, 32 * MIB)),
-        (gathers, "SPLIT_BYTES", 2 * MIB),
-        (gathers, "gather_into", gather),
-        (gathers, "as_cuda_tensor", seen),
-        (gathers, "runtime", lambda: runtime),
-        (gathers, "call_runtime", call),
-        (gpu, "launch_kernel", lambda *_: None),
-        (gpu, "load_from", lambda file, name, arch: name),
-        (gpu, "architecture", lambda device: "sm_90"),
-        (gpu, "ROOF_BYTES", MIB),
-        (gpu, "MATMUL_SIZE", 64),
-        (gpu, "PAGEABLE_ROWS", 1000),
-        (device_sampler, "DeviceSampler", DrawsOnHost),
-    ):
-        monkeypatch.setattr(module, name, value)
-    monkeypatch.setitem(case.NEEDS, "compiler", lambda: None)
-    monkeypatch.setitem(case.NEEDS, "managed", lambda: None)
+    chip = SimpleNamespace(multi_processor_count=4, name="a stand-in", total_memory=24 << 30)
+    cuda_calls = {
+        **{"is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1},
+        **{"Event": Event, "synchronize": lambda device=None: None, "_sleep": lambda cycles: None},
+        "get_device_properties": lambda device: chip,
+        "mem_get_info": lambda device: (free[0], 24 << 30),
+    }
+    replaced: dict[Any, dict[str, Any]] = {
+        torch: {"empty": unpinned, "device": lambda kind, index=None: device("cpu")},
+        torch.cuda: cuda_calls,
+        rig: {
+            **{"SPANS": SPANS, "OUT_BYTES": 8 * MIB, "HostRegistration": Registered},
+            "managed_table": managed,
+            "managed_bytes": lambda: sum(n for what, n in asked if what == "managed"),
+        },
+        gathers: {
+            **{"READ_BYTES": MIB, "MAX_IDS": 5000, "_CHECKED": 99, "SPLIT_BYTES": 2 * MIB},
+            **{"FOREIGN_SPANS": (2 * MIB, 32 * MIB), "gather_into": gather},
+            **{"as_cuda_tensor": seen, "runtime": lambda: runtime, "call_runtime": call},
+        },
+        gpu: {
+            **{"ROOF_BYTES": MIB, "MATMUL_SIZE": 64, "PAGEABLE_ROWS": 1000},
+            "launch_kernel": lambda *_: None,
+            "load_from": lambda file, name, arch: name,
+            "architecture": lambda device: "sm_90",
+        },
+        device_sampler: {"DeviceSampler": DrawsOnHost},
+    }
+    for module, values in replaced.items():
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+    for need in ("compiler", "managed"):
+        monkeypatch.setitem(case.NEEDS, need, lambda: None)
     return device("cpu")
 
 
