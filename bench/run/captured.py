@@ -46,14 +46,10 @@ class StepInputs:
 
     Attributes:
         most, nodes: nodes of each layer; the same with the spare rows.
-        x: float32 ``[nodes[L], D]``.
-        labels: int64 ``[nodes[0]]``, -100 after the minibatch's seeds.
+        x, labels: float32 ``[nodes[L], D]``; int64 ``[nodes[0]]``, -100 after the last seed.
         batch: the minibatch in the inputs, without ids; its edges are int64 ``[2, E_k]``.
         fill: the padding edges of each layer, of the same shapes.
         padding: edges beyond those of the mean minibatch, as a share of these.
-        anchor: on a GPU a graph whose memory pool the steps' graphs share. It lives as long as
-            they might: cuBLAS may still hold a workspace of a pool whose graphs are all gone, and
-            torch then refuses another capture there.
     """
 
     def __init__(
@@ -69,6 +65,8 @@ class StepInputs:
             rows = torch.arange(count, device=device) % spare
             ends = [rows + self.most[layer + 1], rows + self.most[layer]]
             self.fill.append(torch.stack(ends))
+        #: A graph whose memory pool the steps' graphs share. It lives as long as they might: cuBLAS
+        #: may hold a workspace of a pool whose graphs are all gone; torch then captures none there.
         self.anchor: torch.cuda.CUDAGraph | None = None
         if device.type == "cuda":
             self.anchor = torch.cuda.CUDAGraph()

@@ -38,33 +38,20 @@ class Job:
 
     case: Case
     measure: Measure
-    #: ``cpu`` or ``cuda``.
-    device: str
-    #: Makes the rows of the run.
-    run: RowMaker
-    #: The folder of the graph.
-    dataset: Path
-    #: The file that the process writes (bench/run/part.py).
-    part: Path
-    #: No other path is open in the process.
-    alone: bool = False
-    #: The GPU's sensors that the run's calibration trusts; ``None``: no GPU.
-    sensors: SensorChoice | None = None
-    #: Of dataset and minibatches; all ranks have to agree on it.
-    identity: str = ""
-    #: The number among several processes; -1 for one alone, or the one that starts them.
-    rank: int = -1
-    #: No repeat of the series has been measured yet, so all rows of this one are checked.
-    first: bool = True
-    #: The first block to be measured, and the time of those that another process has measured.
-    start: int = 0
-    spent_s: float = 0.0
-    #: The file of choices tuned during training; ``None``: not kept.
-    tuned: Path | None = None
-    #: The file with the counts of its minibatches; ``None``: they were not counted.
-    counts: Path | None = None
-    #: Where ranks of several machines meet; ``None``: all are on one machine.
-    meeting: Launch | None = None
+    device: str  # cpu or cuda
+    run: RowMaker  # makes the rows of the run
+    dataset: Path  # the folder of the graph
+    part: Path  # the file that the process writes (bench/run/part.py)
+    alone: bool = False  # no other path is open in the process
+    sensors: SensorChoice | None = None  # of the GPU, that the run trusts; None: no GPU
+    identity: str = ""  # of dataset and minibatches; all ranks have to agree on it
+    rank: int = -1  # among several processes; -1: one alone, or the one that starts them
+    first: bool = True  # no repeat of the series is measured yet: all rows of this one are checked
+    start: int = 0  # the first block to be measured
+    spent_s: float = 0.0  # the time of the blocks before it, which another process measured
+    tuned: Path | None = None  # the file of choices tuned during training; None: not kept
+    counts: Path | None = None  # the file with the counts of its minibatches; None: not counted
+    meeting: Launch | None = None  # where ranks of several machines meet; None: all are on one
 
     @property
     def counted(self) -> bool:

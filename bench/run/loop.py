@@ -50,25 +50,19 @@ class Steps(Protocol):
 class EpochTimes:
     """Seconds of one epoch.
 
-    Attributes:
-        wall_s: from the first sample to the end of the last step, device work included.
-        stages: stage → seconds of each minibatch, in order. ``fetch`` is the time for which the
-            training waited for rows: for an overlapped strategy less than the fetch itself took.
-            If several processes train together, also the parts of ``train`` that
-            :meth:`~gatherbench.bench.run.group.Alone.end_epoch` returns.
-        losses: of each minibatch.
-        payload_rows: feature rows that were fetched.
-        issue_s: stage → the host's time to issue it, if a device runs the stages; else empty.
-            A path that gathers on the CPU includes that work.
-        drain_s: the device's remaining time when the host had issued everything.
+    ``stages`` has the seconds of each minibatch, in order. ``fetch`` is the time for which the
+    training waited for rows: for an overlapped strategy less than the fetch itself took. If several
+    processes train together, it has also the parts of ``train`` that
+    :meth:`~gatherbench.bench.run.group.Alone.end_epoch` returns.
     """
 
-    wall_s: float
+    wall_s: float  # from the first sample to the end of the last step, device work included
     stages: dict[str, list[float]]
-    losses: list[float]
-    payload_rows: int
+    losses: list[float]  # of each minibatch
+    payload_rows: int  # feature rows that were fetched
+    #: The host's time to issue a stage that a device runs; a gather on the CPU is part of it.
     issue_s: dict[str, float] = field(default_factory=dict)
-    drain_s: float = 0.0
+    drain_s: float = 0.0  # the device's remaining time when the host had issued everything
 
 
 class HostClock:

@@ -67,24 +67,16 @@ class RunStopped(RuntimeError):  # noqa: N818 - not a fault of the program
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A run's folder, and the cases to measure into it.
-
-    Attributes:
-        cases: in order, without those that ``further`` added in an earlier start of the run.
-        device: ``cpu`` or ``cuda``.
-        commit, machine: as the rows of the run name them.
-        load: of the machine before the run; ``None``: not measured.
-        group: the processes of a launcher, of which this is the first; ``None``: it is alone.
-    """
+    """A run's folder, and the cases to measure into it."""
 
     store: RunStore
-    cases: list[Case]
+    cases: list[Case]  # in order, without those that ``further`` added in an earlier start
     measure: Measure
-    device: str
-    commit: str
+    device: str  # cpu or cuda
+    commit: str  # as the rows of the run name it, and the machine
     machine: str
-    load: Load | None = None
-    group: Group | None = None
+    load: Load | None = None  # of the machine before the run; None: not measured
+    group: Group | None = None  # of a launcher, whose first process this is; None: it is alone
 
     @property
     def rows(self) -> RowMaker:
@@ -96,16 +88,12 @@ class PreparedRun:
 class News(NamedTuple):
     """What the runner does, for the command line to draw."""
 
-    #: The number of ended cases, with the share that is done of those on their way; and of all.
-    done: float
+    done: float  # ended cases, with the share that is done of those on their way
     total: int
-    #: It is being measured, prepared, or has ended.
-    case: Case
-    #: What is being prepared for its workload, and the share that is done.
-    step: str = ""
+    case: Case  # it is being measured, prepared, or has ended
+    step: str = ""  # what is being prepared for its workload, and the share that is done
     fraction: float = 0.0
-    #: How it ended, and why.
-    status: str = ""
+    status: str = ""  # how it ended, and why
     reason: str | None = None
 
 

@@ -61,8 +61,7 @@ def table_kind(strategy: Strategy, device: torch.device, world: int) -> TableKin
 
 def has_room(spec: DatasetSpec, kind: TableKind) -> bool:
     """Return whether a table of that kind fits into the memory that is available now."""
-    has_file = kind != "managed" and not spec.hashed
-    share = RESIDENT_SHARE if has_file else ONLY_SHARE
+    share = ONLY_SHARE if kind == "managed" or spec.hashed else RESIDENT_SHARE
     return spec.table_bytes < share * available_bytes()
 
 

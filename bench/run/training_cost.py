@@ -47,19 +47,12 @@ class Counted(ABC):
 
 @dataclass(frozen=True, slots=True)
 class TrainingCost:
-    """The demands of a training step on the GPU.
+    """The demands of a training step on the GPU."""
 
-    Attributes:
-        operations: float32 operations; a multiply-add counts two.
-        memory_bytes: read from and written to GPU memory.
-        launches: GPU operations issued by the host.
-        structure_bytes: edges that are copied to the GPU for the step.
-    """
-
-    operations: float
-    memory_bytes: float
-    launches: float
-    structure_bytes: float
+    operations: float  # float32 operations; a multiply-add counts two
+    memory_bytes: float  # read from and written to GPU memory
+    launches: float  # GPU operations issued by the host
+    structure_bytes: float  # edges that are copied to the GPU for the step
 
 
 def training_cost(
@@ -75,8 +68,7 @@ def training_cost(
     Args:
         model: ``sage`` or ``gat``, as ``bench/run/models.py`` builds them.
         hidden: width of the hidden layers; of GAT's, of each head.
-        num_nodes: ``L + 1`` counts from the seeds outwards, as ``MiniBatch.num_nodes``.
-        num_edges: ``L`` counts from the seeds outwards.
+        num_nodes, num_edges: ``L + 1`` and ``L`` counts from the seeds outwards.
 
     Raises:
         ValueError: another model, or counts that are inconsistent.

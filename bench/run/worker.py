@@ -2,10 +2,9 @@
 
     python -m gatherbench.bench.run.worker RUNNER_PID    forks a process for each request
 
-A separate process means that a crash, a CUDA error or a lack of memory costs one case, and that
-no strategy inherits the allocator, the caches or the threads of another one. Most of
-such a process's life would go into imports, so they are imported once, in the server that forks
-(:mod:`gatherbench.bench.run.fork_server`).
+So a crash, a CUDA error or a lack of memory costs one case, and no strategy inherits the allocator,
+the caches or the threads of another. Most of its life would go into imports: the server that forks
+it (:mod:`gatherbench.bench.run.fork_server`) makes them once.
 """
 
 from __future__ import annotations
