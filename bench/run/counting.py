@@ -1,10 +1,9 @@
 """What each path declares of its minibatches: bytes, requests, operations; nothing here is timed.
 
-Counting takes threads, memory and the CPU's caches, all of which a measured process needs for
-itself. So a separate process draws each set once, or a part of it (``count_batches``), and queries
-all paths of the workload about it in parallel. The result is in the run's folder and serves all
-repeats; the link model predicts from it. Other runs count anew: a path's declarations are its code,
-a plug-in's too, and no file on disk would show a change.
+Counting takes threads, memory and the CPU's caches, which a measured process needs for itself. So a
+separate process draws each set once, or a part of it (``count_batches``), and queries all paths of
+the workload about it in parallel. The result serves all repeats of a run. Other runs count anew: a
+path's declarations are its code, a plug-in's too, and no file on disk would show a change.
 """
 
 from __future__ import annotations

@@ -87,15 +87,15 @@ class RunStore:
             StoreError: it is not a run, or its name is invalid for a folder.
         """
         try:
-            why = "" if (folder / "plan.json").exists() else "it has no plan.json"
+            if (folder / "plan.json").exists():
+                return cls(folder)
+            why = "it has no plan.json"
         except OSError as error:
             why = str(error.strerror)
-        if why:
-            raise StoreError(
-                f"{folder}: not a run folder ({why}); name one, such as results/MACHINE/RUN, or put"
-                " its file back"
-            )
-        return cls(folder)
+        raise StoreError(
+            f"{folder}: not a run folder ({why}); name one, such as results/MACHINE/RUN, or put"
+            " its file back"
+        )
 
     def plan(self) -> dict[str, Any]:
         """Return the resolved plan of the run."""
@@ -124,13 +124,14 @@ class RunStore:
 
     def frames(self) -> Frames:
         """Return the tables, with the parts' records in place of a case's older ones."""
-        return self._unchanged(self._frames)
 
-    def _frames(self) -> Frames:
-        cases = self.so_far()
-        frames = read_frames(self.folder, cases)
-        rows = chain.from_iterable(case.rows for case in cases.values())
-        return frames_of(rows, frames.without(cases)) if cases else frames
+        def read() -> Frames:
+            cases = self.so_far()
+            frames = read_frames(self.folder, cases)
+            rows = chain.from_iterable(case.rows for case in cases.values())
+            return frames_of(rows, frames.without(cases)) if cases else frames
+
+        return self._unchanged(read)
 
     def lists(self, kind: str) -> pd.DataFrame:
         """Return the table ``samples`` or ``timeline`` (:data:`LISTS`)."""
@@ -153,10 +154,8 @@ class RunStore:
         records = [r for part in self._parts() for r in counted(part) if r["kind"] == kind]
         if not records:
             return before
-        table = pd.concat(
-            [pd.DataFrame({name: record[name] for name in kinds}) for record in records],
-            ignore_index=True,
-        )
+        tables = [pd.DataFrame({name: record[name] for name in kinds}) for record in records]
+        table = pd.concat(tables, ignore_index=True)
         kept = before[~among(before, set(ids_in(table)))]
         return (pd.concat([kept, table]) if len(kept) else table).astype(kinds)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -177,11 +176,3 @@ def test_each_rank_has_what_its_own_minibatches_ask_for(make_job):
             rank,
             3,
         )
-
-
-def test_what_a_path_fetches_before_a_set():
-    """Of a path one minibatch ahead: three that are checked, the warm-up, and the earlier set."""
-    plan = SimpleNamespace(epochs=2, warmup_epochs=1)
-    epochs = SimpleNamespace(plan=plan, ids=lambda number: (10 * number + i for i in range(5)))
-    before = [list(ids) for ids in counting._before(epochs, 1, 1)]
-    assert before == [[20, 21, 22], [20, 21, 22, 23, 24], [0, 1, 2, 3, 4]]

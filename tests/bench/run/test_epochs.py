@@ -37,12 +37,7 @@ def test_fresh_epochs_have_minibatches_that_no_other_has(make_job):
     assert numbers(epochs.ids(2)) == warm_up
 
 
-@pytest.mark.parametrize(("kept", "sorted_s"), [(32, [0, 1]), (1, [0, 1, 0])])
-def test_paths_that_take_turns_have_the_order_of_an_epoch_drawn_once(
-    make_job, monkeypatch, kept, sorted_s
-):
-    """As far as memory is given to it."""
-    monkeypatch.setattr(epochs_module, "KEPT_ORDERS", kept)
+def test_paths_that_take_turns_have_the_order_of_an_epoch_drawn_once(make_job, monkeypatch):
     job, drawn = make_job(), list[int]()
     epochs = Epochs(job, open_dataset(job.dataset))
     draws = epochs_module.draws
@@ -50,7 +45,7 @@ def test_paths_that_take_turns_have_the_order_of_an_epoch_drawn_once(
         epochs_module, "draws", lambda *given: drawn.append(given[3]) or draws(*given)
     )
     found = [of(epochs.measured(number)) for number in (0, 0, 1, 1, 0)]
-    assert drawn == sorted_s
+    assert drawn == [0, 1]
     assert found[0] == found[1] == found[4]
     assert found[2] == found[3]
 

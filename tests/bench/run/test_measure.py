@@ -387,6 +387,8 @@ def test_a_path_is_declared_for_each_set_as_it_is_after_what_it_fetched(make_job
     told: list[tuple[list[list[Tensor]], int]] = []
 
     class Learns(CpuGather):
+        lookahead = 1  # so three minibatches are checked before timing
+
         def data_paths(self, of):
             told.append(([list(epoch) for epoch in of.before], of.num_rows))
             return super().data_paths(of)
@@ -399,8 +401,8 @@ def test_a_path_is_declared_for_each_set_as_it_is_after_what_it_fetched(make_job
     epochs = Epochs(job, open_dataset(job.dataset))
     warm_up, measured_first = list(epochs.ids(2)), list(epochs.ids(0))
     for found, wanted in (
-        (first, [warm_up[:2], warm_up]),
-        (second, [warm_up[:2], warm_up, measured_first]),
+        (first, [warm_up[:3], warm_up]),
+        (second, [warm_up[:3], warm_up, measured_first]),
     ):
         assert [len(one) for one in found] == [len(one) for one in wanted]
         for epoch, of in zip(found, wanted, strict=True):
