@@ -157,19 +157,30 @@ def test_a_further_repeat_that_was_interrupted_is_resumed(store):
     assert len(begun(store)) == 2 * len(PATHS) * BLOCKS + 1
 
 
+CASE = repeat()[0]
+MAKE = RowMaker("r", "c", "m", "host").of(CASE)
+
+
+def part_of(
+    store: RunStore, had: range, whole: int, opened_s: tuple[float, ...] = (0.1,), rows: int = 96
+) -> Path:
+    """A part of a process that had these epochs of a case; those before ``whole`` count."""
+    part = store.new_part()
+    with closing(PartWriter(part)) as out:
+        out.rows(MAKE.ok("setup", "open_time", "s", seconds, "clock") for seconds in opened_s)
+        for block in had:
+            out.row(MAKE.ok("epoch", "wall_time", "s", 0.5, "clock", block))
+            values = {"stage": "fetch", "batch": [0], "value_s": [0.1]}
+            out.write("samples", **CASE.names, epoch=block, **values)
+            if block < whole:
+                ended = {"number": block, "wall_time_s": 0.5 + block, "rows": rows}
+                out.write("block", **CASE.names, **ended)
+    return part
+
+
 def test_of_a_case_that_has_not_ended_whole_blocks_count(store):
     """An epoch that is whole alone, and its samples, do not; nor does what the tear left."""
-    case = repeat()[0]
-    make, part = RowMaker("r", "c", "m", "host").of(case), store.new_part()
-    with closing(PartWriter(part)) as out:
-        out.row(make.ok("setup", "open_time", "s", 0.1, "clock"))
-        for block in range(3):
-            out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", block))
-            values = {"stage": "fetch", "batch": [0], "value_s": [0.1]}
-            out.write("samples", **case.names, epoch=block, **values)
-            if block < 2:
-                had = {"number": block, "wall_time_s": 0.5 + block, "rows": 96}
-                out.write("block", **case.names, **had)
+    part = part_of(store, range(3), whole=2)
     whole = part.read_bytes()
     for torn in range(len(whole.splitlines()[-1])):
         part.write_bytes(whole[: len(whole) - torn])
@@ -181,37 +192,26 @@ def test_of_a_case_that_has_not_ended_whole_blocks_count(store):
 
 
 def test_of_a_case_that_was_cut_off_before_a_whole_block_nothing_counts(store):
-    make, part = RowMaker("r", "c", "m", "host").of(repeat()[0]), store.new_part()
-    with closing(PartWriter(part)) as out:
-        out.row(make.ok("setup", "open_time", "s", 0.1, "clock"))
-        out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", 0))
+    part = part_of(store, range(1), whole=0)
     assert (list(counted(part)), store.so_far(), rows_of_run(store)) == ([], {}, [])
 
 
 def test_of_two_processes_the_last_ones_opening_stands_and_of_that_the_first_row(store):
     """The most rows that one of them compared are told, and the time of both."""
-    case = repeat()[0]
-    make = RowMaker("r", "c", "m", "host").of(case)
-    for block, (opened_s, compared) in enumerate((((0.1, 0.9), 96), ((0.2, 0.8), 32))):
-        with closing(PartWriter(store.new_part())) as out:
-            for seconds in opened_s:
-                out.row(make.ok("setup", "open_time", "s", seconds, "clock"))
-            out.row(make.ok("epoch", "wall_time", "s", 0.5, "clock", block))
-            had = {"number": block, "wall_time_s": 1.0 + block, "rows": compared}
-            out.write("block", **case.names, **had)
+    part_of(store, range(1), 2, (0.1, 0.9), rows=96)
+    part_of(store, range(1, 2), 2, (0.2, 0.8), rows=32)
     (found,) = store.so_far().values()
     assert [(r.stage, r.epoch, r.value) for r in found.rows] == [
         ("setup", -1, 0.2),
         *(("epoch", block, 0.5) for block in range(2)),
         ("check", -1, 96),
-        ("case", -1, 2.0),
+        ("case", -1, 1.5),
     ]
 
 
-MAKE = RowMaker("r", "c", "m", "host", WORKLOAD.id, "tiny", "cpu_gather")
-
-
-def resumed(variant: str, seconds: list[float], losses: list[float]) -> list[Row]:
+def resumed(
+    variant: str, seconds: list[float], losses: list[float], sets: tuple[int, ...] = ()
+) -> list[Row]:
     """One repeat: blocks 0 and 1 of a process, 2 and 3 of another."""
     make = replace(MAKE, variant=variant)
     rows = [make.ok(*PROCESS, 100.0, "clock")]
@@ -220,6 +220,7 @@ def resumed(variant: str, seconds: list[float], losses: list[float]) -> list[Row
             rows.append(make.ok(*PROCESS, 200.0, "clock", epoch))
         rows.append(make.ok("epoch", "wall_time", "s", time_s, "clock", epoch))
         rows.append(make.ok("train", "loss", "1", loss, "mean", epoch))
+    rows += [make.ok(*SET, chosen, "number", epoch) for epoch, chosen in enumerate(sets)]
     return [*rows, make.ok("case", "wall_time", "s", 9.0, "clock")]
 
 
@@ -241,17 +242,12 @@ def test_each_process_of_a_repeat_is_one_number_paired_in_its_own_blocks():
     assert found.repeats == 2
 
 
-def with_sets(rows: list[Row], *sets: int) -> list[Row]:
-    make = replace(MAKE, variant=rows[0].variant)
-    return [*rows, *(make.ok(*SET, chosen, "number", epoch) for epoch, chosen in enumerate(sets))]
-
-
 def test_losses_are_compared_by_set_in_whichever_process_and_block_it_was_measured():
     """Sets 0 to 3 have losses 3.0 to 3.3, and one path has others in its last block."""
-    naive = with_sets(resumed("naive", [1.0] * 4, [3.0, 3.1, 3.2, 3.3]), 0, 1, 2, 3)
-    pinned = with_sets(resumed("pinned", [1.0] * 4, [3.1, 3.0, 3.3, 3.2]), 1, 0, 3, 2)
+    naive = resumed("naive", [1.0] * 4, [3.0, 3.1, 3.2, 3.3], (0, 1, 2, 3))
+    pinned = resumed("pinned", [1.0] * 4, [3.1, 3.0, 3.3, 3.2], (1, 0, 3, 2))
     assert strays([*naive, *pinned]) == {}
-    wrong = with_sets(resumed("stream", [1.0] * 4, [3.1, 3.0, 3.3, 3.3]), 1, 0, 3, 2)
+    wrong = resumed("stream", [1.0] * 4, [3.1, 3.0, 3.3, 3.3], (1, 0, 3, 2))
     bad = strays([*naive, *pinned, *(replace(row, strategy="async_zero_copy") for row in wrong)])
     assert list(bad) == [(WORKLOAD.id, "async_zero_copy", "stream", 0)]
     assert "train.loss of minibatch set 2 is 3.3, and 3.2 with cpu_gather" in str(bad)
