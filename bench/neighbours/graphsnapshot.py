@@ -10,9 +10,8 @@ sampling, and so do the models that they train:
   is a target, and a share ``fetch`` of its edges comes from the node's whole list. Each layer has a
   cache of its own, or all share one (``shared``, the paper's SC).
 
-The memory starts anew with each epoch, and minibatches are drawn in their order. So an epoch's
-minibatches depend only on its seed and number, as those of plain sampling do, whatever the number
-of threads.
+The memory starts anew with each epoch, and minibatches are drawn in their order: they depend only
+on the epoch's seed and number, whatever the number of threads.
 """
 
 from __future__ import annotations
@@ -229,12 +228,9 @@ def _draw_cached(  # type: ignore[no-untyped-def]
     key, cache_key, sources, targets, used,
     slots, rows, stamps, turns, stamp, refresh, fetch,
 ):  # fmt: skip
-    """Draw as ``kernels.draw``; for a node with a slot from its row of ``rows``.
-
-    A row whose stamp is not ``stamp`` is drawn first; others are renewed. A share ``fetch`` of a
-    target's edges come from its whole list; if such a node is already drawn, an entry of the row
-    stays.
-    """
+    """Draw as ``kernels.draw``; for a node with a slot from its row of ``rows``, which is drawn
+    first if its stamp is not ``stamp``, and else renewed. Of a share ``fetch``, drawn from the
+    whole list, nodes that are already drawn leave an entry of the row."""
     size = rows.shape[1]
     fresh = np.empty(size, np.int64)
     for t in range(_u(first), _u(last)):

@@ -2,9 +2,8 @@
 
 MariusGNN's sampler, used through the sampler's door; ``strategies/partition_buffer.py`` is its data
 path, and ``strategies/partition_orders.py`` defines the states. For each state the edges among
-its nodes are copied to a graph of their own, from which a plain sampler draws. The price is a
-pass over the edges of the nodes in the buffer, for each state of an epoch, which counts as
-sampling; MariusGNN pays this, too.
+its nodes are copied to a graph of their own, from which a plain sampler draws. This pass over the
+edges of the nodes in the buffer counts as sampling; MariusGNN pays it, too.
 """
 
 from __future__ import annotations
@@ -37,15 +36,11 @@ _ONE = np.uint64(1)
 
 @dataclass(frozen=True)
 class Buffered(OwnSampler):
-    """Draws each minibatch from the ``held`` of ``parts`` partitions that a buffer holds.
-
-    Attributes:
-        order: the order of the states, a name of ``partition_orders.ORDERS``.
-    """
+    """Draws each minibatch from the ``held`` of ``parts`` partitions that a buffer holds."""
 
     parts: int = 16
     held: int = 4
-    order: str = "beta"
+    order: str = "beta"  #: That of the states, a name of ``partition_orders.ORDERS``.
 
     def __post_init__(self) -> None:
         self.partitions(0)
@@ -70,14 +65,8 @@ class StateSampler(Sampler):
 
     A state's graph is made when its first minibatch is drawn, so going back and forth is slow. The
     present state's and one more are kept: up to ``2 c / p`` of the edges, and twice 8 bytes for
-    each node. Errors are those of the sampler that draws.
-
-    Args:
-        partitions: of the graph's nodes, which are the rows of the table.
-        indptr, indices, fanouts, threads: as for :class:`NeighborSampler`.
-
-    Raises:
-        TypeError, ValueError: the arrays are not a graph, or it has fewer nodes than partitions.
+    each node. Arguments (``partitions`` are those of the nodes) and errors are those of
+    :class:`NeighborSampler`; fewer nodes than partitions are a ``ValueError``.
     """
 
     def __init__(
@@ -111,8 +100,8 @@ class StateSampler(Sampler):
         """Return the seed nodes of each minibatch of an epoch that goes from state to state.
 
         Each node is trained in one of the states that hold its partition: drawn anew in each
-        epoch, all equally likely, so that the last states have their share too. The last minibatch
-        of each state is shorter; a state without seed nodes has none.
+        epoch, all equally likely. The last minibatch of each state is shorter; a state without seed
+        nodes has none.
         """
         ids, states = torch.cat(list(steps)), self._states
         held = np.zeros((self.partitions.count, len(states)), bool)

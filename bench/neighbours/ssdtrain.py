@@ -4,10 +4,8 @@ They are used through the door around a step. :class:`ToHost` copies it to buffe
 (as ``torch.autograd.graph.save_on_cpu`` does, into buffers that are reused), :class:`ToDisk` from
 there to a file, as SSDTrain does (arXiv 2408.10013): threads store it while the forward pass goes
 on, a tensor still on its way is handed back if needed, and the backward pass prefetches the next
-ones. Parameters, a step's inputs and small tensors stay. :class:`Recompute` saves
-only each layer's input (``torch.utils.checkpoint``).
-
-Tensors are moved by their storage: views of one are stored once, and keep their layout.
+ones. Parameters, a step's inputs and small tensors stay. Storages are moved: views of one are
+stored once, and keep their layout.
 """
 
 from __future__ import annotations
@@ -24,8 +22,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,18 +35,14 @@ from torch.utils.checkpoint import checkpoint
 from gatherbench.bench.plan.doors import AroundStep
 from gatherbench.bench.run.models import NOTHING_AROUND, StepContext
 
-#: Tensors that are fetched ahead of the backward pass; and threads each way.
-AHEAD, THREADS = 2, 2
-#: Direct writes are of whole blocks, from memory that begins at a page.
-BLOCK = 4096
+AHEAD, THREADS = 2, 2  #: Tensors fetched ahead of the backward pass; and threads each way.
+BLOCK = 4096  #: Direct writes are of whole blocks, from memory that begins at a page.
 
 
 @dataclass(frozen=True)
 class Recompute(AroundStep):
-    """Has each layer save only its input, and computes it again for the backward pass.
-
-    Layers are the model's children, and those in lists of them.
-    """
+    """Has each layer (the model's children, and those in lists of them) save only its input, and
+    computes it again for the backward pass."""
 
     def open(self, model: nn.Module, device: torch.device, folder: Path) -> StepContext:
         for child in model.children():
@@ -61,17 +56,17 @@ class ToHost(AroundStep):
     """Moves saved tensors to host memory; storages below ``smallest`` bytes stay."""
 
     smallest: int = 65536
+    on_disk: ClassVar[bool] = False
 
     def open(self, model: nn.Module, device: torch.device, folder: Path) -> StepContext:
-        return Offload(device, self.smallest)
+        return Offload(device, self.smallest, folder if self.on_disk else None)
 
 
 @dataclass(frozen=True)
 class ToDisk(ToHost):
     """Moves saved tensors to a file in the data folder, past the page cache."""
 
-    def open(self, model: nn.Module, device: torch.device, folder: Path) -> StepContext:
-        return Offload(device, self.smallest, folder)
+    on_disk: ClassVar[bool] = True
 
 
 class LostActivationsError(RuntimeError):
@@ -79,10 +74,8 @@ class LostActivationsError(RuntimeError):
 
 
 class Pool:
-    """Pieces of a power of two of blocks (buffers, or places in a file), reused once given back.
-
-    ``make(begin, size)`` makes one of ``size`` bytes, after pieces of ``begin`` bytes in all.
-    """
+    """Pieces of a power of two of blocks (buffers, or places in a file), reused once given back;
+    ``make(begin, size)`` makes one of ``size`` bytes, after pieces of ``begin`` bytes in all."""
 
     def __init__(self, make: Callable[[int, int], Any]) -> None:
         self._make, self._lock, self.made_bytes = make, threading.Lock(), 0
@@ -113,22 +106,22 @@ def host_piece(_begin: int, size: int, *, pinned: bool) -> Tensor:
     return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
 
 
-def unnamed_file(folder: Path) -> int:
+def unnamed_file(folder: Path) -> FileIO:
     """Open a file past the page cache; the system frees it however the process ends."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(prefix="activations-", dir=folder) as file:
         try:
-            return os.open(file.name, os.O_RDWR | os.O_DIRECT)
+            return FileIO(os.open(file.name, os.O_RDWR | os.O_DIRECT), "r+b")
         except OSError as error:
             text = f"{folder} takes no direct writes (O_DIRECT), so its disk cannot be measured"
             raise LostActivationsError(f"{text}: {error.strerror}") from None
 
 
-def move(call: Callable[..., int], file: int, piece: Tensor, nbytes: int, place: int) -> None:
+def move(call: Callable[..., int], file: FileIO, piece: Tensor, nbytes: int, place: int) -> None:
     """Move whole blocks of a buffer to or from the file, in as many calls as it takes."""
     wanted, moved = -(-nbytes // BLOCK) * BLOCK, 0
     while moved < wanted:
-        count = call(file, [piece.numpy().data[moved:wanted]], place + moved)
+        count = call(file.fileno(), [piece.numpy().data[moved:wanted]], place + moved)
         if count <= 0:
             raise OSError(0, f"{moved} of {wanted} B were moved and no more")
         moved += count
@@ -138,10 +131,10 @@ def move(call: Callable[..., int], file: int, piece: Tensor, nbytes: int, place:
 class _Saved:
     """A storage for the backward pass, the ``number``-th: in ``memory`` (uint8), or ``place``."""
 
-    memory: Tensor | None
+    memory: Any
     nbytes: int
     number: int
-    source: Tensor | None  # the first saved tensor, which shows whether it has changed since
+    source: Any  # the first saved tensor, which shows whether it has changed since
     version: int
     ready: Any  # on a GPU the event after which its memory may be read, or written
     place: Any = None
@@ -155,11 +148,8 @@ class Offload(StepContext):
 
     On a GPU the host may be far ahead of it, and would then be handed back every tensor before it
     is stored. So it waits there, when the backward pass needs its first tensor, until at most
-    :data:`AHEAD` storages are on their way out; that wait counts as stall, too.
-
-    Args:
-        smallest_bytes: storages below it stay.
-        folder: for the file; ``None``: host memory.
+    :data:`AHEAD` storages are on their way out; that wait counts as stall, too. Storages below
+    ``smallest_bytes`` stay; ``folder`` is for the file (``None``: host memory).
     """
 
     columns = {  # noqa: RUF012 - a ClassVar of the base
@@ -177,13 +167,10 @@ class Offload(StepContext):
         self._on_gpu, self._forward = device.type == "cuda", False
         self._staying: set[int] = set()
         self._file = None if folder is None else unnamed_file(folder)
-        if self._file is not None:
-            self._close_file = weakref.finalize(self, os.close, self._file)
         self._places = Pool(lambda begin, _size: begin)
         self._buffers = Pool(partial(host_piece, pinned=self._on_gpu))
         self._out, self._back = (
-            ThreadPoolExecutor(THREADS, thread_name_prefix=f"gatherbench-{way}")
-            for way in ("store", "load")
+            ThreadPoolExecutor(THREADS, f"gatherbench-{way}") for way in ("store", "load")
         )
         self._streams, self._lock, self._failed = threading.local(), threading.Lock(), ""
         self._tally = dict.fromkeys(self.columns, 0.0)
@@ -211,7 +198,7 @@ class Offload(StepContext):
         for pool in (self._out, self._back):
             pool.shutdown(cancel_futures=True)
         if self._file is not None:
-            self._close_file()
+            self._file.close()
 
     def _pack(self, tensor: Tensor) -> Any:
         self._refuse_lost()
@@ -237,8 +224,6 @@ class Offload(StepContext):
         saved = reference()
         if saved is None or saved.wanted or self._failed:
             return
-        assert saved.memory is not None  # it is released below, and once
-        assert saved.source is not None
         nbytes, give = saved.nbytes, self._buffers.give
         with self._noting(f"storing {nbytes:,} B"):
             place = piece = self._buffers.take(nbytes)
