@@ -167,6 +167,8 @@ class Offload(StepContext):
         self._on_gpu, self._forward = device.type == "cuda", False
         self._staying: set[int] = set()
         self._file = None if folder is None else unnamed_file(folder)
+        if self._file is not None:
+            weakref.finalize(self, self._file.close)
         self._places = Pool(lambda begin, _size: begin)
         self._buffers = Pool(partial(host_piece, pinned=self._on_gpu))
         self._out, self._back = (
