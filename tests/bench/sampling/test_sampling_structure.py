@@ -1,8 +1,8 @@
 """What every minibatch must be, whatever was drawn: checked edge by edge against the graph."""
 
-import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,34 +56,6 @@ def check_minibatch(batch: MiniBatch, graph: Graph, fanouts: Sequence[int], seed
             # As often as the graph lists them at most: parallel edges are edges of their own.
             assert Counter(drawn[target]) <= Counter(listed), "no such edge, or drawn twice"
         assert set(range(targets, known)) <= set(edges[0].tolist()), "a node that nothing reached"
-
-
-def reference_sample(
-    graph: Graph,
-    fanouts: Sequence[int],
-    seeds: Tensor,
-    seed: int,
-    choose: Callable[[random.Random, list[int], int], list[int]] = random.Random.sample,
-    relabel: bool = True,
-) -> MiniBatch:
-    """The sampler as one would write it without thought of speed; wrong ones are made of it."""
-    rng = random.Random(seed)
-    indptr, indices = graph
-    ids, num_nodes, layers = seeds.tolist(), [len(seeds)], []
-    for fanout in fanouts:
-        place = {v: i for i, v in enumerate(ids)}
-        edges: list[tuple[int, int]] = []
-        for target, v in enumerate(tuple(ids)):
-            listed = indices[indptr[v] : indptr[v + 1]].tolist()
-            whole = fanout < 0 or len(listed) <= fanout
-            for u in listed if whole else choose(rng, listed, fanout):
-                if u not in place:
-                    place[u] = len(ids)
-                    ids.append(u)
-                edges.append((place[u] if relabel else u, target))
-        num_nodes.append(len(ids))
-        layers.append(torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).T)
-    return MiniBatch(torch.tensor(ids), tuple(layers), tuple(num_nodes))
 
 
 def random_graph(num_nodes: int, mean_degree: int, seed: int = 0) -> Graph:
@@ -176,28 +148,21 @@ def test_parallel_edges_may_both_be_drawn():
     assert 60 < drawn[1, 1] < 140  # one in three
 
 
-def test_the_reference_passes_and_each_wrong_sampler_fails():
+def test_minibatches_with_a_mistake_fail():
     graph, fanouts, seeds = random_graph(200, 20), (6, 4), torch.arange(0, 60, 2)
-    check_minibatch(reference_sample(graph, fanouts, seeds, 0), graph, fanouts, seeds)
-
-    with_replacement = reference_sample(
-        graph, fanouts, seeds, 0, choose=lambda rng, listed, k: rng.choices(listed, k=k)
-    )
-    with pytest.raises(AssertionError, match="drawn twice"):
-        check_minibatch(with_replacement, graph, fanouts, seeds)
-
-    forgets_relabelling = reference_sample(graph, fanouts, seeds, 0, relabel=False)
-    with pytest.raises(AssertionError):
-        check_minibatch(forgets_relabelling, graph, fanouts, seeds)
-
-    one_too_few = reference_sample(
-        graph, fanouts, seeds, 0, choose=lambda rng, listed, k: rng.sample(listed, k - 1)
-    )
-    with pytest.raises(AssertionError):
-        check_minibatch(one_too_few, graph, fanouts, seeds)
-
-    foreign_edges = reference_sample(
-        graph, fanouts, seeds, 0, choose=lambda rng, _listed, k: rng.sample(range(200), k)
-    )
-    with pytest.raises(AssertionError, match="no such edge"):
-        check_minibatch(foreign_edges, graph, fanouts, seeds)
+    right = NeighborSampler(*graph, fanouts).sample(seeds, 0)
+    first, second = right.edges
+    twice, strange, few = first.clone(), first.clone(), first[:, 1:]
+    twice[:, 1] = twice[:, 0]
+    strange[0, 0] = right.num_nodes[1] - 1  # another target's
+    far = torch.stack([right.input_ids[second[0]], second[1]])
+    for wrong, said in (
+        ((twice, second), "drawn twice"),
+        ((strange, second), "no such edge"),
+        ((few, second), "assert"),
+        ((first, far), "does not know|no such edge"),
+    ):
+        with pytest.raises(AssertionError, match=said):
+            check_minibatch(replace(right, edges=wrong), graph, fanouts, seeds)
+    with pytest.raises(AssertionError, match="stands twice"):
+        check_minibatch(replace(right, input_ids=right.input_ids * 0), graph, fanouts, seeds)

@@ -4,7 +4,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import starmap
@@ -21,16 +21,13 @@ from torch import Tensor
 from gatherbench.bench.sampling import kernels, numba_sampler
 from gatherbench.bench.sampling import workers as workers_module
 from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds
-from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.workers import AHEAD, begun_ahead, drawn_ahead
 
 from .minibatches import same
 
 NODES, SEED = 300, 11
-Sample = Callable[[Tensor, int], MiniBatch]
 Task = tuple[Tensor, int]
-Ahead = Callable[[Sequence[Sample], Iterable[Task]], Iterable[MiniBatch]]
 
 
 @pytest.fixture(scope="module")
@@ -59,39 +56,14 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def check_the_same(ahead: Ahead, sampler: NeighborSampler, count: int, workers: int) -> None:
-    wanted = list(starmap(sampler.sample, tasks(count)))
-    found = list(ahead([sampler.clone(1).sample for _ in range(workers)], tasks(count)))
-    assert len(found) == len(wanted) == count
-    assert all(map(same, found, wanted))
-
-
 @settings(max_examples=40, deadline=None)
 @given(count=st.integers(0, 20), workers=st.sampled_from([1, 2, 3, 8]))
 def test_the_same_minibatches_bit_for_bit(sampler, count, workers):
-    check_the_same(drawn_ahead, sampler, count, workers)
+    wanted = list(starmap(sampler.sample, tasks(count)))
+    found = list(drawn_ahead([sampler.clone(1).sample for _ in range(workers)], tasks(count)))
+    assert len(found) == len(wanted) == count
+    assert all(map(same, found, wanted))
     assert not workers_left()
-
-
-def as_they_come(workers: Sequence[Sample], tasks: Iterable[Task]) -> Iterator[MiniBatch]:
-    """In the order in which they are ready, where the first is the slowest."""
-    first, *others = starmap(workers[0], tasks)
-    yield from (*others, first)
-
-
-def one_seed_for_all(workers: Sequence[Sample], tasks: Iterable[Task]) -> Iterator[MiniBatch]:
-    return drawn_ahead(workers, ((seeds, SEED) for seeds, _ in tasks))
-
-
-def without_the_last(workers: Sequence[Sample], tasks: Iterable[Task]) -> Iterator[MiniBatch]:
-    return drawn_ahead(workers, list(tasks)[:-1])
-
-
-@pytest.mark.parametrize("wrong", [as_they_come, one_seed_for_all, without_the_last])
-@pytest.mark.parametrize("workers", [1, 3])
-def test_wrong_ways_to_draw_ahead_are_rejected(sampler, wrong, workers):
-    with pytest.raises(AssertionError):
-        check_the_same(wrong, sampler, 12, workers)
 
 
 def test_one_that_is_ready_first_waits_for_its_turn():
@@ -220,29 +192,6 @@ def test_who_stops_early_leaves_nothing_running(leave):
     assert not workers_left()
     assert sorted(begun) == sorted(ended), "one is still being drawn"
     assert len(begun) <= 2 + AHEAD * 2
-
-
-def test_what_is_not_wanted_any_more_is_not_begun(monkeypatch):
-    begun: list[int] = []
-    closing = threading.Event()
-
-    class Pool(ThreadPoolExecutor):
-        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-            super().shutdown(False, cancel_futures=cancel_futures)
-            closing.set()
-            super().shutdown(wait)
-
-    def draw(number: int) -> int:
-        begun.append(number)
-        assert number == 0 or closing.wait(100)
-        return number
-
-    monkeypatch.setattr(workers_module, "ThreadPoolExecutor", Pool)
-    batches = drawn_ahead([draw], zip(range(9)))
-    assert next(batches) == 0
-    until(lambda: begun == [0, 1])
-    cast(Any, batches).close()
-    assert begun == [0, 1]
 
 
 def test_a_minibatch_belongs_to_the_loop_alone():
