@@ -1,7 +1,6 @@
 """Sampling with memory: it draws from caches of neighbours.
 
-These samplers are used through the sampler's door. Their minibatches differ from those of plain
-sampling, and so do the models that they train:
+Their minibatches differ from those of plain sampling, and so do the models that they train:
 
 - :class:`FBL` is plain sampling, with the counters of the others.
 - :class:`FCR` and :class:`OTF` (GraphSnapShot, NoakLiu/GraphSnapShot) draw for each node of a
@@ -34,8 +33,7 @@ from gatherbench.bench.sampling.numba_sampler import NeighborSampler, Targets
 from gatherbench.bench.sampling.sampler import Counted, Tally
 from gatherbench.bench.sampling.splitmix import derive
 
-#: A stream of random numbers other than the keys of layers, and than an epoch's other draws.
-_CACHE, _REMEMBERED = 101, 6
+_CACHE, _REMEMBERED = 101, 6  #: Streams of random numbers other than an epoch's other draws.
 _ONE, _TURN = _u(1), _u(1 << 20)
 
 
@@ -74,11 +72,9 @@ class OTF(_FromCaches):
 
 
 class NumberedSeeds(NamedTuple):
-    """The seed nodes (int64 ``[S]``) of minibatch ``number`` of the epoch that has this ``key``."""
-
-    nodes: Tensor
-    number: int
-    key: int
+    nodes: Tensor  #: Seed nodes of a minibatch, int64 ``[S]``.
+    number: int  #: That of the minibatch in its epoch.
+    key: int  #: That of the epoch.
 
 
 class _Cache(NamedTuple):

@@ -29,8 +29,7 @@ from gatherbench.bench.sampling.sampler import Sampler, check_graph
 from gatherbench.bench.sampling.splitmix import derive, stream
 from gatherbench.strategies.partition_orders import Partitions
 
-#: A stream of random numbers other than an epoch's other draws.
-_STATES = 3
+_STATES = 3  #: A stream of random numbers other than an epoch's other draws.
 _ONE = np.uint64(1)
 
 
@@ -54,10 +53,8 @@ class Buffered(OwnSampler):
 
 
 class StateSeeds(NamedTuple):
-    """Seed nodes of a minibatch, int64 ``[S]``, and the index of its state among all states."""
-
-    nodes: Tensor
-    state: int
+    nodes: Tensor  #: Seed nodes of a minibatch, int64 ``[S]``.
+    state: int  #: The index of its state among all states.
 
 
 class StateSampler(Sampler):
@@ -89,7 +86,6 @@ class StateSampler(Sampler):
         self._sampler: NeighborSampler | None = None
 
     def clone(self, threads: int) -> Self:
-        """Return one more sampler of this graph, for another thread."""
         other = copy.copy(self)
         other._state, other._threads = -1, threads
         return other
@@ -145,11 +141,9 @@ class StateSampler(Sampler):
 def _keep_within(
     indptr: Ids, indices: Ints, within: NDArray[np.bool_], offsets: Ids, kept: Ints
 ) -> None:
-    """Copy the lists to ``kept``, only with edges between two nodes ``within`` (bool ``[N]``).
-
-    ``offsets`` ``[N + 1]`` gets where each list begins and ends there. A source outside the graph
-    stays, for the sampler that draws it to refuse.
-    """
+    """Copy the lists to ``kept``, only with edges between two nodes ``within`` (bool ``[N]``), and
+    to ``offsets`` ``[N + 1]`` where each begins and ends. A source outside the graph stays, for the
+    sampler that draws it to refuse."""
     nodes, n = np.uint64(len(within)), np.uint64(0)
     offsets[0] = 0
     for v in range(nodes):

@@ -1,17 +1,17 @@
 """Relational models: PyG's R-GCN and R-GAT, and the same layers computed as PIGEON does.
 
-They are used through the model's door. A layer multiplies a source's row by the matrix of the
-edge's kind. PyG does so for each edge (R-GAT, "fast" R-GCN) or for each kind over all targets
-(R-GCN). *Compact*: a product of source and kind is computed once for each distinct pair of a block.
-*Reordered*: attention uses ``x · (W a)`` in place of ``(x W) · a``: no row is multiplied by ``W``
-for its score alone (Wu et al., "PIGEON", arXiv 2301.06284, where a compiler does both).
-Parameters are those of PyG's layers, and values equal theirs up to the order of float additions.
+A layer multiplies a source's row by the matrix of the edge's kind. PyG does so for each edge
+(R-GAT, "fast" R-GCN) or for each kind over all targets (R-GCN). *Compact*: a product of source and
+kind is computed once for each distinct pair of a block. *Reordered*: attention uses ``x · (W a)``
+in place of ``(x W) · a``: no row is multiplied by ``W`` for its score alone (Wu et al., "PIGEON",
+arXiv 2301.06284, where a compiler does both). Parameters are those of PyG's layers, and values
+equal theirs up to the order of float additions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -114,7 +114,8 @@ class _Attention(nn.Module):
 class RGCN(BlockGNN, TalliedModel):
     """A model over the blocks of a minibatch with ``relations`` kinds of edges: PyG's R-GCN."""
 
-    heads, conv = 1, RGCNConv  # heads of the hidden layers
+    heads = 1  # of the hidden layers
+    conv: ClassVar[Any] = RGCNConv
 
     def __init__(
         self, in_channels: int, hidden: int, out_channels: int, num_layers: int, *, relations: int
@@ -146,17 +147,15 @@ class CompactRGCN(RGCN):
 class RGAT(RGCN):
     """PyG's layers of R-GAT."""
 
-    heads = GAT_HEADS
+    heads, conv = GAT_HEADS, RGATConv
+    how: ClassVar[dict[str, bool]] = {}
 
     def layer(self, wide: int, out: int, kinds: int, heads: int) -> nn.Module:
-        return _Attention(RGATConv(wide, out, kinds + 1, heads=heads), kinds)
+        return _Attention(self.conv(wide, out, kinds + 1, heads=heads, **self.how), kinds)
 
 
 class CompactRGAT(RGAT):
-    how: ClassVar = {"compact": True, "reordered": False}
-
-    def layer(self, wide: int, out: int, kinds: int, heads: int) -> nn.Module:
-        return _Attention(PigeonRGATConv(wide, out, kinds + 1, heads=heads, **self.how), kinds)
+    conv, how = PigeonRGATConv, {"compact": True, "reordered": False}
 
 
 class ReorderedRGAT(CompactRGAT):

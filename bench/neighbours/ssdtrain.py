@@ -1,11 +1,10 @@
 """Contexts that recompute, or move off the device, what a step saves for its backward pass.
 
-They are used through the door around a step. :class:`ToHost` copies it to buffers in host memory
-(as ``torch.autograd.graph.save_on_cpu`` does, into buffers that are reused), :class:`ToDisk` from
-there to a file, as SSDTrain does (arXiv 2408.10013): threads store it while the forward pass goes
-on, a tensor still on its way is handed back if needed, and the backward pass prefetches the next
-ones. Parameters, a step's inputs and small tensors stay. Storages are moved: views of one are
-stored once, and keep their layout.
+:class:`ToHost` copies it to buffers in host memory (as ``torch.autograd.graph.save_on_cpu`` does,
+into buffers that are reused), :class:`ToDisk` from there to a file, as SSDTrain does (arXiv
+2408.10013): threads store it while the forward pass goes on, a tensor still on its way is handed
+back if needed, and the backward pass prefetches the next ones. Parameters, a step's inputs and
+small tensors stay. Storages are moved: views of one are stored once, and keep their layout.
 """
 
 from __future__ import annotations
