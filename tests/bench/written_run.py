@@ -102,6 +102,26 @@ def edit(
     write_rows(folder, rows)
 
 
+def put(value: Callable[[dict[str, str]], object], **where: str) -> Change:
+    """Put a value, of the row, into rows with these fields."""
+
+    def change(row: dict[str, str]) -> None:
+        if all(row[name] == of for name, of in where.items()):
+            row["value"] = str(value(row))
+
+    return change
+
+
+def fail(reason: str, variant: str, repeat: str) -> Change:
+    """Have a repeat of a path end badly."""
+
+    def change(row: dict[str, str]) -> None:
+        if (row["stage"], row["variant"], row["repeat"]) == ("case", variant, repeat):
+            row.update(status="failed", value="", reason=reason)
+
+    return change
+
+
 def epoch_rows(
     times: Sequence[float], other_s: float = 0.0, payload: float = PAYLOAD_BYTES
 ) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from tests.bench.observations import rows_in, rows_of_run, write_rows
 
 import gatherbench
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.read.tables import RunError, run_of
+from gatherbench.bench.read.tables import RunError, of_mean_epoch, run_of
 from gatherbench.bench.run.frames import KNOWN, Column, frames_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore
@@ -188,6 +188,24 @@ def test_an_observation_that_stands_twice_is_refused():
         frames_of(twice)
 
 
+def test_what_a_case_declares_is_the_mean_of_the_epochs_that_were_measured():
+    """Requests of 64 B are in one epoch of three: (0 + 9 + 0) / 3; a reason leaves no number."""
+    make = replace(MAKE, basis="declared")
+    rows = [make.ok("fetch", "row", "B", 132, "formula")]
+    for epoch, payload in ((0, 100), (4, 110), (2, 150)):
+        rows.append(MAKE.ok("fetch", "payload", "B", payload, "count", epoch))
+        rows.append(make.ok("fetch", "declared_payload", "B", payload, "count", epoch))
+        rows.append(make.missing("fetch", "disk_read", "B", "count", "unknown: why", epoch=epoch))
+    rows.append(make.ok("fetch", "gpu_requests_64_bytes", "1", 9, "count", 4))
+    found = of_mean_epoch(frames_of(rows))
+    assert found.index.tolist() == [(CASE.workload.id, "cpu_gather", "naive", "host", 0)]
+    assert found.iloc[0].dropna().to_dict() == {
+        "declared_row_bytes": 132,
+        "declared_payload_bytes": 120,
+        "declared_gpu_requests_64b": 3,
+    }
+
+
 def test_the_frames_of_a_run(make_run):
     failures = {("unified_zero_copy", "registered"): ("failed", "out of memory")}
     run = gatherbench.load_run(make_run(failures=failures))
@@ -236,13 +254,6 @@ def test_what_is_known_stands_first_and_what_each_column_holds_is_told(make_run)
         "metric": "gpu_link_read",
         "declared": True,
     }
-
-
-def test_lines_beside_other_work_are_noisy(make_run):
-    run = gatherbench.load_run(make_run(other_cores=1.5, beside=("cpu_gather", "pinned", 1)))
-    noisy = run.epochs[run.epochs["noisy"]]
-    assert set(zip(noisy["variant"], noisy["repeat"], strict=True)) == {("pinned", 1)}
-    assert set(run.cases.loc[run.cases["noisy"], "variant"]) == {"pinned"}
 
 
 def test_the_five_lines_in_the_guide_give_the_speed_up(capsys, monkeypatch):

@@ -10,7 +10,7 @@ from gatherbench.bench.read.derive import epoch_times, mostly_noisy, noise, nois
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.answer import cautions
 
-from ..written_run import BASELINE, PINNED, WORKLOAD, Change, append_rows, edit
+from ..written_run import BASELINE, PINNED, WORKLOAD, Change, append_rows, edit, fail, put
 
 MakeRun = Callable[..., Path]
 
@@ -23,6 +23,10 @@ def read(folder: Path, *changes: Change, cores: int = 2) -> Run:
     env["cpu"]["logical_cores"] = cores
     (folder / "env.json").write_text(json.dumps(env))
     return load_run(folder)
+
+
+def more_busy(seconds: float, **where: str) -> Change:
+    return put(lambda row: float(row["value"]) + seconds, metric="system_cpu_busy", **where)
 
 
 def test_other_load_is_what_the_host_did_beside_us(make_run):
@@ -47,14 +51,8 @@ def test_what_was_not_metered_is_not_called_quiet_or_busy(make_run, metric):
 def test_a_tick_of_the_clock_beside_a_short_case_is_no_other_work(make_run):
     """On 16 cores each may be charged 10 ms too much: of 100 ms that is more than a core."""
     folder = make_run(series=[BASELINE], repeats=1, epochs=1, other_cores=0.0)
-
-    def shorter(row: dict[str, str]) -> None:
-        if row["metric"] == "window_time":
-            row["value"] = "0.1"
-        if row["metric"] == "system_cpu_busy":
-            row["value"] = str(float(row["value"]) + 0.15)
-
-    short = read(folder, shorter, cores=16)
+    window, busy = put(lambda _: 0.1, metric="window_time"), more_busy(0.15)
+    short = read(folder, window, busy, cores=16)
     assert list(short.ended["other_cores"]) == pytest.approx([1.5])
     assert noise(short) == ""
     assert noise(read(folder))
@@ -69,6 +67,8 @@ def test_a_burst_beside_one_case_is_found(make_run):
     }
     said = "other work had up to 1.5 cores of the host while 1 of 9 cases ran"
     assert noise(run) == said
+    lines = run.epochs.loc[run.epochs["noisy"], ["variant", "repeat"]].drop_duplicates()
+    assert lines.to_numpy().tolist() == [["pinned", 1]]
     assert f"Noisy: {said}. Only quiet repeats count; every path has some" in cautions(run)
 
 
@@ -89,12 +89,8 @@ def test_what_a_hypervisor_gave_to_others_is_other_work(make_run):
 
 def test_what_was_measured_beside_other_work_stays_out_while_there_are_quiet_repeats(make_run):
     folder = make_run(other_cores=1.5, beside=("cpu_gather", "pinned", 1), repeats=3)
-
-    def slow(row: dict[str, str]) -> None:
-        if (row["variant"], row["repeat"], row["metric"]) == ("pinned", "1", "wall_time"):
-            row["value"] = str(10 * float(row["value"]))
-
-    mixed = read(folder, slow)
+    where = {"variant": "pinned", "repeat": "1", "metric": "wall_time"}
+    mixed = read(folder, put(lambda row: 10 * float(row["value"]), **where))
     times = epoch_times(mixed).set_index("variant")
     assert times["count"].to_dict() == {"naive": 12, "pinned": 8, "registered": 12}
     assert noisy_series(mixed) == {}
@@ -106,12 +102,8 @@ def test_what_was_measured_beside_other_work_stays_out_while_there_are_quiet_rep
 
 def test_epochs_of_a_failed_case_count_nowhere(make_run):
     folder = make_run(repeats=2)
-
-    def fail(row: dict[str, str]) -> None:
-        if (row["stage"], row["variant"], row["repeat"]) == ("case", "pinned", "0"):
-            row.update(status="failed", reason="other losses", value="")
-
-    repeats = read(folder, fail).measured.loc[(WORKLOAD, "cpu_gather")].reset_index()
+    changed = read(folder, fail("other losses", "pinned", "0"))
+    repeats = changed.measured.loc[(WORKLOAD, "cpu_gather")].reset_index()
     found = repeats.groupby("variant")["repeat"].unique().map(list).to_dict()
     assert found == {"naive": [0, 1], "pinned": [1]}
 
@@ -126,9 +118,5 @@ def test_half_of_the_series_without_a_quiet_repeat_are_not_most_of_them(make_run
 def test_a_series_is_as_noisy_as_its_worst_repeat(make_run):
     """Three cores more in repeat 1 of two, in windows of 2 s an epoch."""
     folder = make_run(series=[BASELINE], repeats=2, other_cores=1.5)
-
-    def more(row: dict[str, str]) -> None:
-        if (row["metric"], row["repeat"]) == ("system_cpu_busy", "1"):
-            row["value"] = str(float(row["value"]) + 6.0)
-
-    assert list(noisy_series(read(folder, more)).values()) == pytest.approx([4.5])
+    found = noisy_series(read(folder, more_busy(6.0, repeat="1")))
+    assert list(found.values()) == pytest.approx([4.5])
