@@ -105,12 +105,13 @@ class HostRegistration(MappedMemory):
         if table.nbytes and span_of(table) is not None:
             lies = "the table lies in managed memory, which cannot be registered"
             raise ValueError(f'{lies}: take memory = "managed", or load it into ordinary memory')
+        here = map_at(table.data_ptr())  # takes a moment that is not the registration's
+        self._read_only = here is not None and "w" not in here.permissions
         super().__init__(table, device)
 
     def _map(self, table: Tensor, device: int) -> None:
-        start, here = table.data_ptr(), map_at(table.data_ptr())
-        flags = _flags(here is not None and "w" not in here.permissions, device)
-        key = _acquire(start, self.size_bytes, flags)
+        start = table.data_ptr()
+        key = _acquire(start, self.size_bytes, _flags(self._read_only, device))
         # The finalizer holds the tensor: its memory cannot be freed before it is unregistered.
         self._release = weakref.finalize(self, _give_up, key, os.getpid(), table)
         try:

@@ -189,11 +189,10 @@ def _touch(begin, end, found, n):  # type: ignore[no-untyped-def]
         at = n - 1
         while at >= 0 and found[0, at] != line:
             at -= 1
-        if at >= 0:
-            found[1, at] |= mask
-        else:
-            found[0, n], found[1, n] = line, mask
-            n += 1
+        if at < 0:
+            at, n = n, n + 1
+            found[0, at], found[1, at] = line, 0
+        found[1, at] |= mask
     return n
 
 

@@ -2,7 +2,7 @@
 
 import ctypes
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,44 +28,36 @@ class FakeRuntime:
         #: Of managed memory: what was done to it, in order, with its sizes, advice and places.
         self.done: list[tuple[Any, ...]] = []
 
+        self.answers: dict[str, Callable[..., Any]] = {
+            "cudaHostRegister": lambda ptr, size, flags: self.registered.update(
+                {ptr: (size, flags)}
+            ),
+            "cudaHostUnregister": self.registered.pop,
+            "cudaDeviceSynchronize": lambda: None,
+            "cudaGetLastError": lambda: None,
+            "cudaHostGetDevicePointer": lambda ptr, flags: ptr + (1 << 40) + flags,
+            "cudaDeviceGetAttribute": lambda _attribute, _device: self.attributes,
+            "cudaPointerGetAttributes": lambda _ptr: SimpleNamespace(
+                type=SimpleNamespace(name=f"cudaMemoryType{self.kind}")
+            ),
+            "cudaGetErrorString": lambda _status: b"what CUDA says",
+            "cudaMallocManaged": self._allocate,
+            "cudaMemAdvise": self._advise,
+            "cudaFree": self._free,
+        }
+
     def __getattr__(self, name: str) -> Any:
-        answer = getattr(type(self), f"_{name}", None)
-        if answer is None:
+        if name not in self.answers:
             return getattr(real, name)
 
         def call(*arguments: Any) -> tuple[Any, ...]:
             self.calls.append(name)
             status = self.status.get(name, Status.cudaSuccess)
-            return status, *([] if status else [answer(self, *arguments)])
+            return status, *([] if status else [self.answers[name](*arguments)])
 
         return call
 
-    def _cudaHostRegister(self, ptr: int, size: int, flags: int) -> None:  # noqa: N802
-        self.registered[ptr] = (size, flags)
-
-    def _cudaHostUnregister(self, ptr: int) -> None:  # noqa: N802
-        del self.registered[ptr]
-
-    def _cudaDeviceSynchronize(self) -> None:  # noqa: N802
-        pass
-
-    def _cudaGetLastError(self) -> None:  # noqa: N802
-        pass
-
-    def _cudaHostGetDevicePointer(self, ptr: int, flags: int) -> int:  # noqa: N802
-        assert flags == 0
-        return ptr + (1 << 40)
-
-    def _cudaDeviceGetAttribute(self, _attribute: Any, _device: int) -> int:  # noqa: N802
-        return self.attributes
-
-    def _cudaPointerGetAttributes(self, _ptr: int) -> Any:  # noqa: N802
-        return SimpleNamespace(type=SimpleNamespace(name=f"cudaMemoryType{self.kind}"))
-
-    def _cudaGetErrorString(self, _status: Any) -> bytes:  # noqa: N802
-        return b"what CUDA says"
-
-    def _cudaMallocManaged(self, size: int, flags: int) -> int:  # noqa: N802
+    def _allocate(self, size: int, flags: int) -> int:
         assert flags == real.cudaMemAttachGlobal
         room = (ctypes.c_uint8 * size)()
         for page in range(0, size, 4096):
@@ -74,14 +66,14 @@ class FakeRuntime:
         self.done.append(("allocate", size))
         return ctypes.addressof(room)
 
-    def _cudaMemAdvise(self, ptr: int, size: int, advice: Any, place: Any) -> None:  # noqa: N802
+    def _advise(self, ptr: int, size: int, advice: Any, place: Any) -> None:
         assert ptr in self.held, "advice is for the whole of it"
         said = advice.name.removeprefix("cudaMemAdvise")
         late = any(page != 255 for page in self.held.get(ptr, b"")[::4096])
         where = place.type.name.removeprefix("cudaMemLocationType")
         self.done.append((said, size, where, place.id, *["late"] * late))
 
-    def _cudaFree(self, ptr: int) -> None:  # noqa: N802
+    def _free(self, ptr: int) -> None:
         self.done.append(("free",))
         del self.held[ptr]
 

@@ -31,25 +31,14 @@ from gatherbench.kernels.requests import (
 def count_recorded(
     loads: npt.NDArray[np.void], rows: int, max_request: int = LINE_BYTES
 ) -> RequestCounts:
-    """Count the requests of loads that were really made.
-
-    Args:
-        loads: records with the fields ``address`` (bytes), ``warp``, ``instruction`` and ``size``
-            (bytes), one for each load of each lane, as
-            :class:`tests.shim.execute.Execution` has them. No load crosses a sector.
-        rows: rows that were gathered.
-    """
-    order = np.lexsort((loads["address"], loads["instruction"], loads["warp"]))
-    loads = loads[order]
-    line = loads["address"] // LINE_BYTES
-    sector = loads["address"] % LINE_BYTES // SECTOR_BYTES
-    starts = np.ones(loads.size, bool)
-    starts[1:] = (
-        (np.diff(loads["warp"]) != 0) | (np.diff(loads["instruction"]) != 0) | (np.diff(line) != 0)
-    )
-    bits = np.left_shift(1, sector.astype(np.int64))
-    masks = np.bitwise_or.reduceat(bits, np.flatnonzero(starts)) if loads.size else bits
-    return counts_of_masks(np.bincount(masks, minlength=16), rows, max_request)
+    """Count the requests of loads that were really made, of which none crosses a sector: those of
+    :class:`tests.shim.execute.Execution`."""
+    masks: dict[tuple[int, ...], int] = {}
+    for warp, instruction, address in loads[["warp", "instruction", "address"]].tolist():
+        key, bit = (warp, instruction, address // LINE_BYTES), address % LINE_BYTES // SECTOR_BYTES
+        masks[key] = masks.get(key, 0) | 1 << bit
+    histogram = np.bincount(np.array([*masks.values()], np.int64), minlength=16)
+    return counts_of_masks(histogram, rows, max_request)
 
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

@@ -8,7 +8,6 @@ every load of the table, lane by lane, which is the truth that the request accou
 from __future__ import annotations
 
 import contextlib
-import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -50,21 +49,12 @@ def build(
     few: bool = False,
     sanitize: bool = True,
 ) -> Path:
-    """Compile ``source`` behind the shim into ``folder``; returns the executable.
+    """Compile ``source`` behind the shim into ``folder``, within ``driver``; return the executable.
 
-    Args:
-        driver: the program around it; the default is the gather's.
-        few: only the gather's 4 B accesses with int64 ids and one load in flight.
-
-    Raises:
-        FileNotFoundError: there is no g++ on this machine.
-        ShimError: the source does not compile; the message is the compiler's.
+    ``few``: only the gather's 4 B accesses with int64 ids and one load in flight.
     """
-    compiler = shutil.which("g++")
-    if compiler is None:
-        raise FileNotFoundError("g++ not found: the host execution of the kernel needs it")
     program = folder / f"{source.stem}_{'few' if few else 'all'}"
-    command = [compiler, "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror"]
+    command = ["g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror"]
     command += ["-Wno-unknown-pragmas", f"-I{SHIM}", f'-DKERNEL_FILE="{source}"']
     if sanitize:
         command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -78,10 +68,8 @@ def build(
 
 
 def gathers(*changes: tuple[str, str]) -> str:
-    """Gathers with one change each: what is right, and what it becomes.
-
-    All are one source, which compiles sooner than each alone; ``WRONG_KERNEL`` chooses by number.
-    """
+    """Gathers with one change each: what is right, and what it becomes. ``WRONG_KERNEL`` chooses
+    by number: one source compiles sooner than each alone."""
     source = KERNEL_SOURCE.read_text()
     text, cases = "#include <cstdlib>\n", ""
     for number, (right, wrong) in enumerate(changes):
@@ -163,19 +151,11 @@ class Shim(Driver):
         record: bool = False,
         report_bad: bool = False,
     ) -> Execution:
-        """Gather ``table[ids]`` with the kernel of ``point``.
+        """Gather rows ``ids`` ``[B]``, maybe bad ones, of ``table``, uint8 ``[N, row stride]``.
 
-        Args:
-            table: uint8 ``[N, row stride]``.
-            ids: ``[B]``, int32 or int64 as ``point.index_bytes`` says. Bad ids are allowed.
-            row_bytes: bytes of a row, up to the stride (the default).
-            out_rows: ``[B]``, where each row goes in the output; a permutation of ``range(B)``.
-            table_offset, out_offset: bytes past a 256 B boundary at which the buffers begin.
-            record: return every load of the table, ordered by warp, instruction and lane.
-            report_bad: return the position of the first bad id.
-
-        Raises:
-            ShimError: a sanitizer stopped the kernel; the message is its report.
+        ``table_offset`` and ``out_offset`` are bytes past a 256 B boundary; with ``record`` every
+        load of the table is returned, by warp, instruction and lane. A report of a sanitizer is a
+        ``ShimError``.
         """
         num_rows, stride = table.shape
         row_bytes = stride if row_bytes is None else row_bytes
@@ -200,10 +180,8 @@ class Shim(Driver):
         num_ids: int,
         tail: npt.NDArray[np.signedinteger],
     ) -> npt.NDArray[np.uint8]:
-        """The last ``len(tail)`` rows of a huge batch from a huge table of :func:`sparse_bytes`.
-
-        Only the blocks that make the last rows are run, and every earlier id is 0.
-        """
+        """The last ``len(tail)`` rows of a huge batch from a huge table of :func:`sparse_bytes`:
+        only their blocks are run, and every earlier id is 0."""
         work = num_ids * (point.slots(row_bytes) if point.flat else 1)
         tail_work = tail.size * (point.slots(row_bytes) if point.flat else 1)
         tile = point.block_threads * point.loads if point.flat else point.block[1] * point.rows
@@ -239,10 +217,8 @@ class Shim(Driver):
 
 
 def sparse_bytes(ids: npt.NDArray[np.signedinteger], row_bytes: int) -> npt.NDArray[np.uint8]:
-    """The rows ``ids`` of the table that :meth:`Shim.run_sparse` reads: uint8 ``[B, row_bytes]``.
-
-    A byte is the top byte of its offset times 2⁶⁴ / golden ratio (Fibonacci hashing).
-    """
+    """Rows ``ids`` of the table of :meth:`Shim.run_sparse`: a byte is the top byte of its offset
+    times 2⁶⁴ / golden ratio (Fibonacci hashing)."""
     columns = np.arange(row_bytes, dtype=np.uint64)
     hashed = ids.astype(np.uint64)[:, None] * np.uint64(row_bytes) + columns
     hashed *= np.uint64(0x9E3779B97F4A7C15)
