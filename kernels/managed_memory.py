@@ -91,7 +91,8 @@ def managed_table(shape: tuple[int, int], dtype: torch.dtype, device: int = 0) -
 
     Raises:
         ValueError: a negative extent.
-        MemoryError: see :func:`managed_room`; or the driver has no addresses.
+        MemoryError: see :func:`managed_room`; or the driver has no addresses. If memory for a page
+            is missing later, the process is killed, as with ordinary memory.
         CudaCallError: no driver, or ``device`` does not support managed memory.
     """
     if (size := size_of(shape, dtype)) == 0:
@@ -143,7 +144,8 @@ def empty(
 
     Raises:
         ValueError: another value of ``memory``, or a negative extent.
-        MemoryError, CudaCallError: as :func:`managed_table` and :func:`empty_table`.
+        MemoryError: the machine does not have that much memory.
+        CudaCallError: ``managed`` without a driver, or on a GPU that does not support it.
     """
     if memory in ("anonymous", "shared"):
         return empty_table(shape, dtype, shared=memory == "shared")
