@@ -81,5 +81,4 @@ def _led(launch: Launch | None) -> Iterator[Group | None]:
                 follow(group)
             except KeyboardInterrupt as stop:
                 raise typer.Exit(status_of(stop)) from stop
-            raise typer.Exit
         yield group

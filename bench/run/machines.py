@@ -24,7 +24,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import psutil
 from pydantic import TypeAdapter
@@ -77,7 +77,7 @@ def heard(
     while not store.check([key]):  # get() would block Ctrl-C
         look()
         if time.monotonic() > until:
-            raise TimeoutError
+            raise TimeoutError(f"no word of {key} within {seconds:g} s")
         time.sleep(_LOOK_S)
     return parsed(b"".join(store.get(f"{key}/{n}") for n in range(int(store.get(key)))))
 
@@ -118,18 +118,10 @@ def use_one_network(meeting: Launch | None) -> None:
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
-class _RunEnded(Exception):  # noqa: N818 - as it should
-    """The first process has left."""
-
-
 class Group:
-    """All processes of a run; each enters it, and leaves when the run has ended.
+    """All processes of a run; each enters it, and leaves when the run has ended."""
 
-    Attributes:
-        store: where they meet, after entering.
-    """
-
-    store: Store
+    store: Store  #: Where they meet, after entering.
 
     def __init__(self, launch: Launch) -> None:
         self.launch, self._cases = launch, 0
@@ -152,12 +144,11 @@ class Group:
             processes = [heard(self.store, f"process{rank}", START_S) for rank in all_ranks]
         except (OSError, RuntimeError) as error:  # torch raises the latter
             where = f" at {launch.address}:{launch.port}" if launch.machines > 1 else ""
-            late = (
-                f"not all came within {START_S:g} s: have the launcher start gatherbench itself,"
-                " with the same arguments everywhere"
-            )
-            reason = (str(error) or late).splitlines()[0]
-            raise LaunchError(f"{launch}, and they cannot meet{where}: {reason}") from error
+            raise LaunchError(
+                f"{launch}, and they cannot meet{where}: {str(error).splitlines()[0]}; have the"
+                " launcher start gatherbench itself, with the same arguments everywhere, and"
+                " MASTER_PORT be free"
+            ) from error
         if len({process["commit"] for process in processes}) > 1:
             raise LaunchError(f"{launch}, not all at one commit: have the same code everywhere")
         self._first = processes[0]["pid"]
@@ -236,34 +227,36 @@ class Group:
         """Check that the run goes on, for all but the first process.
 
         Raises:
-            _RunEnded: it has.
+            SystemExit: it has ended.
             LaunchError: the first process is gone.
         """
         if self.store.check(["left0"]):
             self.say(f"left{self.launch.rank}", True)  # the first one waits for that
-            raise _RunEnded
+            raise SystemExit
         if self.launch.machines == 1 and not psutil.pid_exists(self._first):
             raise LaunchError("the first process is gone")
 
 
-def follow(group: Group) -> None:
+def follow(group: Group) -> NoReturn:
     """Follow the first process until the run ends: start this machine's ranks of each case.
 
     Raises:
+        SystemExit: the run has ended.
         LaunchError: the first process is gone.
         KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP.
     """
     temporary = tempfile.TemporaryDirectory(prefix="gatherbench-", ignore_cleanup_errors=True)
     try:
-        with terminate_as_interrupt(), suppress(_RunEnded), temporary as folder:
-            if group.launch.local_rank:
-                group.hear("left0")
+        with terminate_as_interrupt(), temporary as folder:
+            while group.launch.local_rank:  # until the run has ended
+                group.check()
+                time.sleep(_LOOK_S)
             _start_ranks(group, Path(folder))
     except DistError as error:
         raise LaunchError("the first process is gone, and its store with it") from error
 
 
-def _start_ranks(group: Group, folder: Path) -> None:
+def _start_ranks(group: Group, folder: Path) -> NoReturn:
     known: dict[Workload, Ready | str] = {}
     environment = Waiting(group.hear("waiting")).environment()
     with closing(Engine(folder, environment, look=group.check)) as engine:

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -30,17 +31,14 @@ from gatherbench.strategies.knowledge import Ranks
 
 from .fakes import skipped
 
-HOST = torch.device("cpu")
-
 
 class Told(Together):
     """A rank without a group: ``others`` is what the others say where it says something."""
 
-    def __init__(self, ranks: Ranks, *others: Any, device: torch.device = HOST) -> None:
-        self.ranks, self.others, self._device = ranks, others, device
+    def __init__(self, ranks: Ranks, *others: Any) -> None:
+        self.ranks, self.others, self._device = ranks, others, torch.device("cpu")
         self._model = nn.Linear(1, 1, bias=False)
-        self._begin: Any = 100.0
-        self._entered, self._left = [], []
+        self._begin, self._entered, self._left = 0.0, [], []
 
     def gathered(self, value: Any) -> list[Any]:
         found = [other(value) if callable(other) else other for other in self.others]
@@ -56,6 +54,16 @@ def entered(*seconds: float) -> Any:
     return lambda mine: (list(seconds), mine[1])
 
 
+class Event:
+    """A moment on a GPU."""
+
+    def __init__(self, at_s: float) -> None:
+        self.at_s = at_s
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1e3 * (end.at_s - self.at_s)
+
+
 @pytest.mark.parametrize(
     ("rank", "others", "mine", "left", "waits", "exchanges"),
     [
@@ -65,27 +73,15 @@ def entered(*seconds: float) -> Any:
         (1, [(1.0, 5.0)], [2.0, 3.0], [2.5, 4.75], [0.0, 2.0], [0.5, 0.0]),
     ],
 )
+@pytest.mark.parametrize("moment", [float, Event])
 def test_a_step_waits_for_the_last_rank_and_exchanges_from_then_on(
-    rank, others, mine, left, waits, exchanges
+    rank, others, mine, left, waits, exchanges, moment
 ):
     world = len(others) + 1
     group = Told(Ranks(rank, world, world), *(entered(*seconds) for seconds in others))
-    group._entered, group._left = [100 + at for at in mine], [100 + at for at in left]
+    group._begin = moment(100.0)
+    group._entered, group._left = ([moment(100 + at) for at in marks] for marks in (mine, left))
     assert group.end_epoch() == {"wait": waits, "all_reduce": exchanges}
-
-
-def test_on_a_gpu_events_are_counted_from_the_begin_in_seconds():
-    class Event:
-        def __init__(self, at_ms: float) -> None:
-            self.at_ms = at_ms
-
-        def elapsed_time(self, end: Event) -> float:
-            return end.at_ms - self.at_ms
-
-    group = Told(Ranks(0, 2, 2), entered(2.0), device=torch.device("cuda"))
-    group._begin = Event(5000)
-    group._entered, group._left = [Event(6500)], [Event(7250)]
-    assert group.end_epoch() == {"wait": [0.5], "all_reduce": [0.25]}
 
 
 def test_other_parameters_are_no_one_model():
@@ -98,28 +94,16 @@ def test_other_parameters_are_no_one_model():
     assert group._digest() != before
 
 
-class Bucket:
-    """One of three buckets of gradients."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def index(self) -> int:
-        return self.number
-
-    def is_last(self) -> bool:
-        return self.number == 2
-
-
 def test_a_step_enters_with_its_first_bucket_and_leaves_when_its_last_is_there(monkeypatch):
     group, now = Told(Ranks(0, 2, 2)), [0.0]
     monkeypatch.setattr(group, "_now", lambda: now[0])
     futures: list[Any] = [torch.futures.Future() for _ in range(3)]
-    monkeypatch.setattr(group_module, "allreduce_hook", lambda _, bucket: futures[bucket.number])
+    monkeypatch.setattr(group_module, "allreduce_hook", lambda _, bucket: futures[bucket.index()])
     told = []
     for number in range(3):
         now[0] = 10.0 + number
-        told.append(group._exchange(Bucket(number)))
+        bucket = mock.Mock(index=lambda n=number: n, is_last=lambda n=number: n == 2)
+        told.append(group._exchange(bucket))
     for number in range(3):
         now[0] = 20.0 + number
         futures[number].set_result(torch.tensor(number))

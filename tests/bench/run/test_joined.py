@@ -30,17 +30,16 @@ def whole(folder: Path, ranks: Iterable[list[Row]]) -> list[Row]:
 
 
 def test_an_epoch_is_its_slowest_rank_and_its_stages_are_means(tmp_path):
-    first = of_rank(
-        0,
-        ("epoch", "wall_time", "s", 2.0, 0), ("fetch", "wall_time", "s", 1.5, 0),
-        ("epoch", "wall_time", "s", 1.0, 1), ("fetch", "wall_time", "s", 0.75, 1),
-    )  # fmt: skip
-    second = of_rank(
-        1,
-        ("epoch", "wall_time", "s", 1.9, 0), ("fetch", "wall_time", "s", 2.0, 0),
-        ("epoch", "wall_time", "s", 1.1, 1), ("fetch", "wall_time", "s", 0.25, 1),
-    )  # fmt: skip
-    rows = whole(tmp_path, [first, second])
+    times = (((2.0, 1.5), (1.0, 0.75)), ((1.9, 2.0), (1.1, 0.25)))  # by rank and epoch
+    ranks = [
+        of_rank(rank, *(
+            (stage, "wall_time", "s", seconds, epoch)
+            for epoch, both in enumerate(of)
+            for stage, seconds in zip(("epoch", "fetch"), both, strict=True)
+        ))
+        for rank, of in enumerate(times)
+    ]  # fmt: skip
+    rows = whole(tmp_path, ranks)
     assert {(r.stage, r.epoch): (r.value, r.rank) for r in rows} == {
         ("epoch", 0): (2.0, -1),
         ("fetch", 0): (1.75, -1),
@@ -51,54 +50,40 @@ def test_an_epoch_is_its_slowest_rank_and_its_stages_are_means(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "values", "expected", "how"),
+    ("expected", "how", "metrics"),
     [
-        (("fetch", "payload", "B"), [1, 2, 3, 4], 10, "sum of 4 ranks"),
-        (("epoch", "cpu_user", "s"), [1, 2, 3, 4], 10, "sum of 4 ranks"),
-        (("energy", "gpu_energy", "J"), [1, 2, 3, 4], 10, "sum of 4 ranks"),
-        (("epoch", "gpu_power", "W"), [1, 2, 3, 4], 10, "sum of 4 ranks"),
-        (("epoch", "peak_rss", "B"), [1, 2, 3, 4], 10,
-         "sum of 4 ranks, what they share counted for each"),
-        (("train", "loss", "1"), [1, 2, 3, 4], 2.5, "mean of 4 ranks"),
-        (("wait", "wall_time", "s"), [1, 2, 3, 4], 2.5, "mean of 4 ranks"),
-        (("harness", "overhead", "s"), [1, 2, 3, 4], 2.5, "mean of 4 ranks"),
-        (("setup", "open_time", "s"), [1, 4, 2, 3], 4, "longest of 4 ranks"),
-        (("fetch", "disk_latency_99th", "s"), [1, 4, 2, 3], 4, "longest of 4 ranks"),
-        (("epoch", "system_cpu_busy", "s"), [1, 20, 3, 40], 1, "as the first rank saw it"),
-        *(
-            (("epoch", metric, unit), [1, 20, 3, 40], 1, "as the first rank saw it")
-            for metric, unit in (
-                ("cpu_package_energy", "J"), ("cpu_dram_energy", "J"), ("disk_read_device", "B"),
-                ("disk_reads_device", "1"), ("system_cpu_steal", "s"),
-            )
-        ),
-        # What a process itself read off a disk adds up.
-        (("epoch", "disk_read", "B"), [1, 20, 3, 40], 64, "sum of 4 ranks"),
-        (("fetch", "disk_requests", "1"), [1, 20, 3, 40], 64, "sum of 4 ranks"),
+        (10, "sum of 4 ranks", "fetch.payload.B epoch.cpu_user.s energy.gpu_energy.J "
+         # What a process itself read off a disk adds up.
+         "epoch.gpu_power.W epoch.disk_read.B fetch.disk_requests.1"),
+        (10, "sum of 4 ranks, what they share counted for each", "epoch.peak_rss.B"),
+        (2.5, "mean of 4 ranks", "train.loss.1 wait.wall_time.s harness.overhead.s"),
+        (4, "longest of 4 ranks", "setup.open_time.s fetch.disk_latency_99th.s"),
+        (1, "as the first rank saw it", "epoch.system_cpu_busy.s epoch.system_cpu_steal.s "
+         "epoch.cpu_package_energy.J epoch.cpu_dram_energy.J epoch.disk_read_device.B "
+         "epoch.disk_reads_device.1"),
     ],
 )  # fmt: skip
-def test_what_the_ranks_make_together(what, values, expected, how, tmp_path):
-    ranks = [of_rank(rank, (*what, value, -1)) for rank, value in enumerate(values)]
-    (row,) = whole(tmp_path, ranks)
-    assert (row.value, row.source) == (expected, f"clock; {how}")
+def test_what_the_ranks_make_together(expected, how, metrics, tmp_path):
+    for metric in metrics.split():
+        stage, name, unit = metric.split(".")
+        ranks = [of_rank(r, (stage, name, unit, value, -1)) for r, value in enumerate((1, 4, 2, 3))]
+        (row,) = whole(tmp_path, ranks)
+        assert (row.value, row.source) == (expected, f"clock; {how}"), metric
 
 
 @pytest.mark.parametrize(
-    "what",
+    "metric",
     [
         # Joules of all ranks are over as many epochs as each ran, not over all of theirs together.
-        ("energy", "epochs", "1"), ("all_reduce", "payload", "B"),
-        ("fetch", "row", "B"), ("fetch", "lookahead", "1"), ("fetch", "gpu_share", "1"),
-        ("fetch", "gpu_table", "B"), ("setup", "numa_node", "1"), ("check", "residency", "1"),
-        ("setup", "table_load_time", "s"), ("setup", "table", "B"),
+        "energy.epochs.1", "all_reduce.payload.B", "fetch.row.B", "fetch.lookahead.1",
+        "fetch.gpu_share.1", "fetch.gpu_table.B", "setup.numa_node.1", "check.residency.1",
+        "setup.table_load_time.s", "setup.table.B",
     ],
 )  # fmt: skip
-def test_what_is_alike_on_all_ranks_is_not_added_up_and_what_nobody_can_add_is_left_out(
-    what, tmp_path
-):
-    seen = ((*what, 3.0, -1), ("epoch", "gpu_temperature", "K", 300.0, 0))
+def test_what_is_alike_is_not_added_up_and_what_nobody_can_add_is_left_out(metric, tmp_path):
+    seen = ((*metric.split("."), 3.0, -1), ("epoch", "gpu_temperature", "K", 300.0, 0))
     (row,) = whole(tmp_path, [of_rank(rank, *seen) for rank in (0, 1)])
-    assert (row.metric, row.value, row.source) == (what[1], 3.0, "clock")
+    assert (f"{row.stage}.{row.metric}.{row.unit}", row.value, row.source) == (metric, 3.0, "clock")
 
 
 def test_what_one_rank_does_or_lacks_is_so_of_the_case(tmp_path):

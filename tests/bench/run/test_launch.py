@@ -7,15 +7,10 @@ import pytest
 from gatherbench.bench.run.launch import Launch, LaunchError, launched
 
 
-def torchrun(rank: int, world: int, local: int, master: str = "10.0.0.1") -> dict[str, str]:
-    said = {
-        "RANK": rank,
-        "WORLD_SIZE": world,
-        "LOCAL_RANK": rank % local,
-        "LOCAL_WORLD_SIZE": local,
-    }
-    said |= {"MASTER_ADDR": master, "MASTER_PORT": 29501, "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    return {name: str(value) for name, value in said.items()}
+def torchrun(rank: int, world: int, local: int) -> dict[str, str]:
+    values = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank % local}
+    values |= {"LOCAL_WORLD_SIZE": local, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": 29501}
+    return {n: str(v) for n, v in {**values, "TORCHELASTIC_USE_AGENT_STORE": True}.items()}
 
 
 def mpirun(rank: int, world: int, local: int) -> dict[str, str]:
@@ -49,51 +44,34 @@ HELPER = srun(0, 3, 1)
 @pytest.mark.parametrize(
     "environ",
     [
-        {},
-        SALLOC,
-        SBATCH,
-        INTERACTIVE,
-        {**SBATCH, "SLURM_STEP_ID": "4294967291"},
-        srun(0, 1, 1),
-        {**SALLOC, **srun(0, 1, 1)},
-        mpirun(0, 1, 1),
-        {**HELPER, **mpirun(0, 1, 1)},
-        torchrun(0, 1, 1),
-        {"WORLD_SIZE": "1"},
-        {"RANK": "3"},
-        {"MASTER_ADDR": "here", "MASTER_PORT": "1"},
+        *({}, SALLOC, SBATCH, INTERACTIVE, {**SBATCH, "SLURM_STEP_ID": "4294967291"}),
+        *(srun(0, 1, 1), {**SALLOC, **srun(0, 1, 1)}),
+        *(mpirun(0, 1, 1), {**HELPER, **mpirun(0, 1, 1)}, torchrun(0, 1, 1)),
+        *({"WORLD_SIZE": "1"}, {"RANK": "3"}, {"MASTER_ADDR": "here", "MASTER_PORT": "1"}),
     ],
 )
 def test_one_process_is_an_ordinary_run(environ):
     assert launched(environ) is None
 
 
+FAR = {"address": "10.0.0.1", "port": 29501, "served": True}
+
+
 @pytest.mark.parametrize(
     ("environ", "launch"),
     [
         (torchrun(1, 2, 2), Launch("torchrun", 1, 2, 1, 2)),
-        (
-            torchrun(5, 8, 4),
-            Launch("torchrun", 5, 8, 1, 4, "10.0.0.1", 29501, served=True),
-        ),
+        (torchrun(5, 8, 4), Launch("torchrun", 5, 8, 1, 4, **FAR)),
         ({**SBATCH, **torchrun(0, 2, 2)}, Launch("torchrun", 0, 2, 0, 2)),
-        (
-            {**srun(1, 2, 1), **torchrun(1, 4, 2)},
-            Launch("torchrun", 1, 4, 1, 2, "10.0.0.1", 29501, served=True),
-        ),
+        ({**srun(1, 2, 1), **torchrun(1, 4, 2)}, Launch("torchrun", 1, 4, 1, 2, **FAR)),
         (mpirun(1, 2, 2), Launch("mpirun", 1, 2, 1, 2)),
-        (
-            {**HELPER, **mpirun(1, 2, 1), "MASTER_ADDR": "a"},
-            Launch("mpirun", 1, 2, 0, 1, "a"),
-        ),
+        ({**HELPER, **mpirun(1, 2, 1), "MASTER_ADDR": "a"}, Launch("mpirun", 1, 2, 0, 1, "a")),
         (srun(1, 2, 2), Launch("srun", 1, 2, 1, 2)),
         (srun(1, 2, 1), Launch("srun", 1, 2, 0, 1, "gpu003")),
-        (  # torchrun of one process, started twice by srun
-            {**srun(1, 2, 2), **torchrun(0, 1, 1)},
-            Launch("srun", 1, 2, 1, 2),
-        ),
+        # torchrun of one process, started twice by srun
+        ({**srun(1, 2, 2), **torchrun(0, 1, 1)}, Launch("srun", 1, 2, 1, 2)),
     ],
-)  # fmt: skip
+)
 def test_several_processes_are_one_run(environ, launch):
     assert launched(environ) == launch
     assert launch.machine == launch.rank // launch.local_world
@@ -154,12 +132,8 @@ def test_the_ranks_of_a_workload_are_those_that_were_started(world, local, allow
 
 
 def test_what_was_started_is_said():
-    said = [str(Launch("srun", 0, *of)) for of in ((2, 0, 2), (2, 0, 1), (4, 0, 2))]
-    assert said == [
-        "srun started 2 processes here",
-        "srun started 2 processes on 2 machines",
-        "srun started 4 processes on 2 machines",
-    ]
+    said = [str(Launch("srun", 0, *of)) for of in ((2, 0, 2), (4, 0, 2))]
+    assert said == ["srun started 2 processes here", "srun started 4 processes on 2 machines"]
 
 
 @pytest.mark.parametrize("rank", [0, 3])

@@ -81,26 +81,32 @@ def start(tiny_root: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.
         yield started
 
 
+def signal_all(process: subprocess.Popen[str], number: int) -> None:
+    """Parents first: none reports of its child."""
+    below = psutil.Process(process.pid).children(recursive=True)
+    for one in [psutil.Process(process.pid), *below]:
+        with suppress(psutil.NoSuchProcess):
+            one.send_signal(number)
+
+
 def ended(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
-        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
-            one.kill()
+        signal_all(process, signal.SIGKILL)
     process.communicate()
-
-
-def port() -> int:
-    """One that is free."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def said(process: subprocess.Popen[str]) -> str:
     try:
         return process.communicate(timeout=400)[0]
     except subprocess.TimeoutExpired:
-        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
-            one.send_signal(signal.SIGABRT)  # each says where it is
+        signal_all(process, signal.SIGABRT)  # each says where it is
         raise AssertionError(process.communicate(timeout=30)[0]) from None
+
+
+def port() -> int:
+    """One that is free."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 def the_run(folder: Path) -> tuple[RunStore, list[Row]]:
@@ -129,10 +135,13 @@ def check_two_ranks(folder: Path, alone: list[float | None], machine: str = "") 
     assert not list(folder.glob("gatherbench-*")), "the folder in which they met is gone"
 
 
-def two_by_hand(start: Any, *command: object, local: int, **more: object) -> list[Any]:
-    """Two processes as Slurm or torchrun would start them, on one machine or as if on two."""
-    common = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": local, **more}
-    return [start(*command, RANK=r, LOCAL_RANK=r % local, **common) for r in (0, 1)]
+def two_machines(start: Any, epochs: int, folder: Path) -> tuple[list[Any], int]:
+    """A process for each of two machines, as torchrun would start them, here; and their port."""
+    (folder / "plan.toml").write_text(PLAN.format(epochs=epochs, gpus=""))
+    common = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
+    processes = [start(*PYTHON, "run", "plan.toml", RANK=rank, **common) for rank in (0, 1)]
+    return processes, int(common["MASTER_PORT"])
 
 
 def slurm(rank: int) -> Mapping[str, object]:
@@ -172,13 +181,12 @@ def test_slurm_starts_one_run_which_refuses_a_wrong_plan_once(start, tmp_path):
 
 def test_a_process_for_each_of_two_machines_that_meet_at_an_address(start, tmp_path, alone):
     """Here both are this machine. A stranger writes to the port, and is heard by nobody."""
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
-    first, second = two_by_hand(start, *PYTHON, "run", "plan.toml", local=1, **where)
+    (first, second), there = two_machines(start, 2, tmp_path)
     strangers = []
     until = time.monotonic() + 400
     while len(strangers) < 3 and first.poll() is None and time.monotonic() < until:
         with suppress(OSError):  # nobody listens yet
-            strangers.append(socket.create_connection(("127.0.0.1", where["MASTER_PORT"])))
+            strangers.append(socket.create_connection(("127.0.0.1", there)))
             strangers[-1].sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(range(256)))
         time.sleep(0.5)
     texts = said(first), said(second)
@@ -206,24 +214,19 @@ def test_an_address_that_no_other_machine_reaches_is_refused():
         pass
 
 
-def measuring(process: subprocess.Popen[str], folder: Path, what: str = "rank?.jsonl") -> None:
+def measuring(process: subprocess.Popen[str], folder: Path) -> None:
     """Wait until the ranks below a process have measured an epoch."""
     until = time.monotonic() + 400
-    while not any(b'"epoch"' in part.read_bytes() for part in folder.rglob(what)):
+    while not any(b'"epoch"' in part.read_bytes() for part in folder.rglob("rank?.jsonl")):
         assert process.poll() is None, said(process)
         assert time.monotonic() < until
         time.sleep(0.1)
 
 
 def test_a_machine_that_dies_fails_its_case(start, tmp_path):
-    (tmp_path / "plan.toml").write_text(PLAN.format(epochs=300, gpus=""))
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
-    first, second = two_by_hand(start, *PYTHON, "run", "plan.toml", local=1, **where)
+    (first, second), _ = two_machines(start, 300, tmp_path)
     measuring(first, tmp_path)
-    machine = psutil.Process(second.pid)
-    for process in [machine, *machine.children(recursive=True)]:  # parents first: none reports
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+    signal_all(second, signal.SIGKILL)
     text = " ".join(said(first).split())
     _, rows = the_run(tmp_path)
     (last,) = [row for row in rows if (row.stage, row.metric) == ("case", "wall_time")]
@@ -234,9 +237,7 @@ def test_a_machine_that_dies_fails_its_case(start, tmp_path):
 
 
 def test_the_first_process_is_killed_and_the_others_end(start, tmp_path):
-    (tmp_path / "plan.toml").write_text(PLAN.format(epochs=300, gpus=""))
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
-    first, second = two_by_hand(start, *PYTHON, "run", "plan.toml", local=1, **where)
+    (first, second), _ = two_machines(start, 300, tmp_path)
     measuring(first, tmp_path)
     first.kill()
     first.wait()
