@@ -163,23 +163,18 @@ def test_of_a_case_that_is_no_result_what_was_declared_and_how_it_ended_stays():
 
 
 def test_a_process_that_had_but_the_end_of_a_case_left_has_no_epoch():
-    """The one before it was killed behind the last block."""
+    """The one before it was killed behind the last block; and it failed, which the case says."""
     frames = frames_of(
         [
             MAKE.ok("setup", "process_began", "s", 17.5, "time.time"),
             MAKE.ok("epoch", "wall_time", "s", 3, "clock", 0),
             MAKE.ok("setup", "process_began", "s", 18.5, "time.time", 1),
-            MAKE.ok("case", "wall_time", "s", 9, "clock"),
+            MAKE.missing("case", "wall_time", "s", "clock", "boom", "failed"),
         ]
     )
     assert frames.epochs[["epoch", "block"]].values.tolist() == [[0, 0]]
-    assert frames.cases["epochs"].tolist() == [1]
-
-
-def test_a_case_that_failed_says_so():
-    cases = frames_of([MAKE.missing("case", "wall_time", "s", "clock", "boom", "failed")]).cases
-    assert cases[["status", "reason"]].values.tolist() == [["failed", "boom"]]
-    assert cases["case_s"].isna().all()
+    assert frames.cases[["epochs", "status", "reason"]].values.tolist() == [[1, "failed", "boom"]]
+    assert frames.cases["case_s"].isna().all()
 
 
 def test_an_observation_that_stands_twice_is_refused():
