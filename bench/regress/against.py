@@ -1,7 +1,5 @@
 """Check whether this tree is slower than a commit; one run times both, in alternation.
 
-    python -m gatherbench.bench.regress.against [BASE] [--budget SECONDS] [--only WORD]
-
 Between two runs a shared machine may change by more than any threshold. So the commit's files go
 into a temporary worktree, and processes of both trees run this tree's benchmarks in alternating
 blocks (``turns.py``); the ratios of pairs are judged (``verdicts.py``). Both sides run in this
@@ -108,7 +106,7 @@ def compare(top: Path, base: str, out: Console, only: str, budget_s: float) -> l
     with worktree(top, base) as scratch, step_bar(out) as progress:
         progress("first pair of processes: every benchmark, compiled", 0.0)
         for pair in itertools.count(2):  # the next one's number
-            may_lack = "--continue-on-collection-errors"  # the base, what a benchmark imports
+            may_lack = "--continue-on-collection-errors"  # what a benchmark imports
             with (
                 closing(Side("the base", scratch / "tree", top, scratch / "base", may_lack)) as old,
                 closing(Side("the head", top, top, scratch / "head")) as new,
@@ -131,15 +129,16 @@ def show(out: Console, records: Sequence[Record], words: Counter[str]) -> None:
     """Print a line for each benchmark, a count of the verdicts, and what would decide more."""
     lines = []
     for record in records:
-        line = {"benchmark": record.name.rpartition("::")[2]}
-        line |= dict.fromkeys(("base", "head / base", "95 % interval"), "")
-        if ratio := record.ratio:
+        ratio, numbers = record.ratio, ("", "", "")
+        if ratio:
             base_ms = 1e3 * np.median([base for base, _ in record.pairs])
-            line |= {"base": f"{base_ms:.3g} ms", "head / base": f"{ratio.value:.3f}"}
-            line |= {"95 % interval": f"{ratio.low:.3f} to {ratio.high:.3f}"}
-        line |= {"pairs": str(len(record.pairs)), "verdict": record.word}
-        lines.append(line | {"reason": "yardstick; " * record.yardstick + record.reason})
-    out.print(listed(pd.DataFrame(lines)))
+            interval = f"{ratio.low:.3f} to {ratio.high:.3f}"
+            numbers = f"{base_ms:.3g} ms", f"{ratio.value:.3f}", interval
+        reason = "yardstick; " * record.yardstick + record.reason
+        name, pairs = record.name.rpartition("::")[2], str(len(record.pairs))
+        lines.append((name, *numbers, pairs, record.word, reason))
+    head = "benchmark", "base", "head / base", "95 % interval", "pairs", "verdict", "reason"
+    out.print(listed(pd.DataFrame(lines, columns=head)))
     out.print(", ".join(f"{n} {word}" for word, n in words.items()), highlight=False)
     if words["AMBIGUOUS"]:
         advice = "take a larger budget, a machine with less other work, or a part: --only WORD"

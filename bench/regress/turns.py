@@ -28,10 +28,8 @@ from gatherbench.bench.regress.verdicts import Record
 #: Seconds that a block lasts at least, and that a side's blocks in a pair last together; bounds on
 #: their number.
 BLOCK_S, TURNS_S, FEWEST_TURNS, MOST_TURNS = 0.004, 0.1, 7, 15
-_PYTEST = (
-    *("-o", "python_files=bench_*.py", "-o", "addopts=--import-mode=importlib", "-o", "timeout=0"),
-    *("-p", "no:cacheprovider", "-p", "no:benchmark", "-vs"),
-)
+_PYTEST = "-o python_files=bench_*.py -o addopts=--import-mode=importlib -o timeout=0"
+_PYTEST += " -p no:cacheprovider -p no:benchmark -vs"
 
 
 class SideError(Exception):
@@ -59,7 +57,7 @@ class Side:
         self.send = self._pipe.send
         # -P: no file next to side.py may shadow a module.
         command = [sys.executable, "-P", f"{Path(__file__).parent}/side.py", f"{end.fileno()}"]
-        command += [str(library), *_PYTEST, *options, f"--rootdir={top}", f"{top}/bench/regress"]
+        command += [str(library), *_PYTEST.split(), *options, f"--rootdir={top}", "bench/regress"]
         paths = [str(library / "src"), os.environ.get("PYTHONPATH", "")]
         # Each side has its caches, as numba misses changes of a callee. Threads that spin after
         # their work would occupy the other side's cores.

@@ -17,10 +17,9 @@ from gatherbench.stats.interval import Interval, interval_of
 from gatherbench.stats.judge import judge
 
 #: The fewest pairs that show how much processes differ, and the most: a benchmark that is undecided
-#: by then is too noisy for this machine. With 5 % as the smallest difference that matters, 12 pairs
-#: that differ by 2 % among themselves always find 10 % more (simulated, 20 benchmarks a run). Five
-#: alternating whole runs of each tree find it in two of three cases on an idle machine, and in one
-#: of sixteen where the machine's speed changes by 5 % from minute to minute.
+#: by then is too noisy for this machine. 12 pairs that differ by 2 % among themselves always find
+#: 10 % more (simulated, 20 benchmarks a run). Five alternating whole runs of each tree find it in
+#: two of three cases on an idle machine, in one of sixteen where its speed changes by 5 %.
 MIN_PAIRS, MOST_PAIRS = 6, 16
 #: About how many seconds two processes need to import torch and collect.
 START_S = 6.0
@@ -79,7 +78,7 @@ def judge_all(records: Sequence[Record]) -> None:
     for record in records:
         record.judge(family)
     moved = {
-        (record.group, record.word): f"{record.name} ({record.ratio.value:.3f})"
+        (record.group, record.word): f"the yardstick {record.name} ({record.ratio.value:.3f})"
         for record in records
         if record.yardstick and record.ratio and record.word in ("SLOW", "FAST")
     }
@@ -97,20 +96,19 @@ def worth_more(records: Sequence[Record], left_s: float) -> list[Record]:
     short for those, the ones that differ most go on: one SLOW is worth more than many doubts.
     """
 
-    def cost_s(records: Sequence[Record]) -> float:
-        return START_S + sum(record.pair_s for record in records)
+    def fit(records: Sequence[Record]) -> bool:
+        return START_S + sum(record.pair_s for record in records) <= left_s
+
+    def difference(record: Record) -> float:
+        """Return the least logarithm by which the ratio differs from 1 within its interval."""
+        ratio = record.ratio
+        return max(math.log(ratio.low), -math.log(ratio.high)) if ratio else 0.0
 
     runnable = [record for record in records if record.runs]
     if any(len(record.pairs) < MIN_PAIRS for record in runnable):
-        return runnable if cost_s(runnable) <= left_s else []
+        return runnable if fit(runnable) else []
     chosen = [r for r in runnable if len(r.pairs) < MOST_PAIRS and r.word != "SAME"]
-    chosen.sort(key=_least_difference, reverse=True)
-    while chosen and cost_s(chosen) > left_s:
+    chosen.sort(key=difference, reverse=True)
+    while chosen and not fit(chosen):
         chosen.pop()
     return [record for record in records if record in chosen]
-
-
-def _least_difference(record: Record) -> float:
-    """Return the least logarithm by which the ratio differs from 1 within its interval."""
-    ratio = record.ratio
-    return max(math.log(ratio.low), -math.log(ratio.high)) if ratio else 0.0
