@@ -115,11 +115,10 @@ def probe(
     budget_s: float = 0.0,
     say: Callable[[str], None] = lambda text: None,
 ) -> Probed:
-    """Measure the chosen cases that this machine can run, and write the three files.
+    """Measure the cases of ``names`` or ``scope`` that this machine can run; write the three files.
 
     Args:
         out: a folder without rows (default: a new one in ``probe/``).
-        names: the cases to measure; if there are none, those of ``scope``.
         budget_s: seconds for everything; 0: a minute, or five for the profile of a GPU.
         say: gets messages about progress.
 
@@ -127,8 +126,8 @@ def probe(
         ProbeError: an unknown case, or no place for the files.
         RuntimeError: CUDA's context was lost; earlier rows are saved.
     """
-    began, no_gpu = time.monotonic(), NEEDS["gpu"]()
-    gpu = None if no_gpu else torch.device("cuda", torch.cuda.current_device())
+    began = time.monotonic()
+    gpu = None if NEEDS["gpu"]() else torch.device("cuda", torch.cuda.current_device())
     scope = Scope.NAMED if names else scope
     usual = PROFILE_BUDGET_S if gpu and scope == Scope.PROFILE else BUDGET_S
     end = began + (budget_s or usual) - CLOSING_S
@@ -148,7 +147,7 @@ def probe(
 
     with Rig(gpu, say) as rig:
         for case in cases:
-            if no_gpu and "gpu" in case.needs and not names:
+            if gpu is None and "gpu" in case.needs and not names:
                 continue  # without a GPU, list only named cases that need one
             try:
                 for refusal in case.missing().values():

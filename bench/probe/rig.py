@@ -18,6 +18,7 @@ from gatherbench.kernels.managed_memory import managed_bytes, managed_table
 from gatherbench.kernels.mapped_memory import HostRegistration
 
 T = TypeVar("T")
+Say = Callable[[str], None]
 MIB, GIB = 1 << 20, 1 << 30
 #: Sizes of the tables: those that a GPU reads, and the processor's where there is no GPU.
 SPANS = (256 * MIB, GIB, 4 * GIB, 16 * GIB, 32 * GIB)
@@ -72,10 +73,7 @@ class Rig(ExitStack):
     """
 
     def __init__(
-        self,
-        device: torch.device | None = None,
-        say: Callable[[str], None] = print,
-        spans: Sequence[int] = (),
+        self, device: torch.device | None = None, say: Say = print, spans: Sequence[int] = ()
     ) -> None:
         super().__init__()
         self.device, self.say = device, say

@@ -1,10 +1,6 @@
 """Time the host gather, ``torch.index_select`` and memcpy in one run.
 
 ``cpu_gather`` is the baseline of every comparison, so it must not be slower than one line of torch.
-Run with::
-
-    pytest bench/regress -o python_files='bench_*.py' --benchmark-only --benchmark-group-by=group
-
 Each benchmark fetches 25 000 random rows, new ones each time, from a table in huge pages that is
 much larger than the caches. It uses as many threads as this process has cores, and checks the rows.
 The rounds of one method follow each other and are not interleaved with another's: OpenMP's threads
@@ -15,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -29,13 +24,8 @@ from gatherbench.kernels.reference import reference_gather, same_bytes
 BATCH, TABLE_BYTES = 25_000, 256 << 20
 
 
-class Setting(NamedTuple):
-    """A table, an output of ``BATCH`` rows, several draws of ids, and the gather of all cores."""
-
-    table: Tensor
-    out: Tensor
-    draws: list[Tensor]
-    cpu: HostGather
+#: A table, an output of ``BATCH`` rows, several draws of ids, and the gather of all cores.
+Setting = tuple[Tensor, Tensor, list[Tensor], HostGather]
 
 
 @pytest.fixture(scope="module", params=[100, 602])  # ogbn-products, reddit
@@ -50,7 +40,7 @@ def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
     before = torch.get_num_threads()
     torch.set_num_threads(available_cores())
     with HostGather() as cpu:
-        yield Setting(table, out, draws, cpu)
+        yield table, out, draws, cpu
     torch.set_num_threads(before)
 
 
@@ -58,17 +48,18 @@ def measure(
     benchmark: BenchmarkFixture, setting: Setting, fetch: Callable[[Tensor], object], ours: bool
 ) -> None:
     """Time ``fetch``, which fills ``out``, on changing ids; check the rows of the last call."""
-    draws = itertools.cycle(setting.draws)
-    benchmark.group = f"{BATCH} rows of {setting.table.shape[1]} floats"
-    setting.out.zero_()  # holds rows of another benchmark, perhaps of the same ids
-    benchmark.extra_info.update(payload_bytes=setting.out.nbytes, yardstick=not ours)
+    table, out, draws, _ = setting
+    following = itertools.cycle(draws)
+    benchmark.group = f"{BATCH} rows of {table.shape[1]} floats"
+    benchmark.extra_info.update(payload_bytes=out.nbytes, yardstick=not ours)
+    out.zero_()  # it holds rows of another benchmark, perhaps of the same ids
     ids, _ = benchmark.pedantic(
         lambda ids: (ids, fetch(ids)),
-        setup=lambda: ((next(draws),), {}),
+        setup=lambda: ((next(following),), {}),
         rounds=25,
         warmup_rounds=5,
     )
-    assert same_bytes(setting.out, reference_gather(setting.table, ids)) is None
+    assert same_bytes(out, reference_gather(table, ids)) is None
 
 
 def test_host_gather(benchmark: BenchmarkFixture, setting: Setting) -> None:
@@ -87,5 +78,5 @@ def test_memcpy(benchmark: BenchmarkFixture, setting: Setting) -> None:
     """Time the limit: copying as many bytes of contiguous rows, on the same threads."""
     table, out, _, cpu = setting
     starts = range(0, len(table) - BATCH, 2 * BATCH)
-    contiguous = setting._replace(draws=[torch.arange(at, at + BATCH) for at in starts])
+    contiguous = table, out, [torch.arange(at, at + BATCH) for at in starts], cpu
     measure(benchmark, contiguous, lambda ids: cpu.copy(table[int(ids[0]) :][:BATCH], out), True)

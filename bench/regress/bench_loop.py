@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -29,19 +31,14 @@ class NoFetch(Fetcher):
         return self._ring.issue(lambda: self._rows)
 
 
-class NoTraining:
-    """A trainer whose step returns at once."""
-
-    def step(self, x: Tensor, batch: MiniBatch, loss: Tensor = torch.zeros(())) -> Tensor:  # noqa: B008
-        return loss
-
-
 @pytest.mark.parametrize("lookahead", [0, 1])
 def test_run_epoch(benchmark: BenchmarkFixture, lookahead: int) -> None:
     batches = [MiniBatch(torch.arange(4), (), (4,))] * MINIBATCHES
+    loss = torch.zeros(())
+    trainer = SimpleNamespace(step=lambda x, batch: loss)  # returns at once
     benchmark.group = f"the loop's own cost for {MINIBATCHES} minibatches"
     with NoFetch(lookahead) as fetcher:
-        args = batches, fetcher, NoTraining()
+        args = batches, fetcher, trainer
         times = benchmark.pedantic(run_epoch, args=args, rounds=30, warmup_rounds=3)
     assert len(times.losses) == MINIBATCHES
     assert times.payload_rows == 4 * MINIBATCHES
