@@ -252,14 +252,6 @@ class KeepsTwo(AutoFetcher):
         super()._settle()
 
 
-class NeverCloses(AutoFetcher):
-    """Wrong: closing it leaves the path open."""
-
-    def _close(self) -> None:
-        self._open.clear()
-        super()._close()
-
-
 class OpensAll(AutoFetcher):
     """Wrong: paths of earlier turns stay open beside the two that meet."""
 
@@ -286,7 +278,7 @@ def test_two_paths_are_open_at_most_and_one_in_the_end(clock):
     check_open(AutoFetcher, clock)
 
 
-@pytest.mark.parametrize("wrong", [KeepsTwo, NeverCloses, OpensAll])
+@pytest.mark.parametrize("wrong", [KeepsTwo, OpensAll])
 def test_what_stays_open_is_noticed(wrong, clock):
     with pytest.raises(AssertionError):
         check_open(wrong, clock)

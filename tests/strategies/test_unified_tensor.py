@@ -97,16 +97,6 @@ def test_prefetch_returns_at_once_and_its_fetch_is_the_only_one():
     features.close()
 
 
-def test_a_failed_prefetch_is_not_forgotten():
-    features = UnifiedTensor(TABLE, Gated(), HOST)
-    Gated.path.failure = OSError("the disk is gone")
-    Gated.path.gate.set()
-    features.prefetch(torch.arange(3))
-    with pytest.raises(OSError, match="the disk is gone"):
-        _ = features[torch.arange(3)]
-    features.close()
-
-
 def test_a_path_with_a_managed_copy_holds_the_callers_table_no_more():
     """Else the host would have it twice as long as the features are open."""
 
@@ -259,7 +249,6 @@ def test_a_program_that_forgets_to_close_ends_and_the_package_alone_loads_no_tor
     [
         (TABLE, "cpu_gather", {"device": "cuda:x"}, ValueError, "device = 'cuda:x': expected"),
         (TABLE, "async_zero_copy", {"provider": "mps"}, ValueError, "mps,auto.* cannot run on cpu"),
-        (TABLE, "async_zerocopy", {}, ValueError, "did you mean 'async_zero_copy'"),
         (TABLE, "aligned_zero_copy", {"ordr": "given"}, ValueError, "did you mean 'order'"),
         (np.ma.array(TABLE), "aligned_zero_copy", {}, TypeError, r"x\.filled\(value\)"),
         (TABLE, "no_fetch", {}, ValueError, "no_fetch fetches nothing"),

@@ -338,18 +338,3 @@ def test_a_case_has_its_rows_and_a_usual_one_none_of_them(make_job):
     for own in found.values():
         assert own["out"] == own["in"] + own["forwarded"] > 0
         assert own["stall"] >= 0
-
-
-def test_plans_expand_each_workload_by_what_is_around_its_steps():
-    from gatherbench.bench.plan.plan import Plan
-
-    base = {"name": "p", "strategy": [{"name": "cpu_gather"}]}
-    table = {"dataset": "wordnet", "hidden": [16, 32]}
-    around = ["", f"{SSDTRAIN}:ToDisk"]
-    plan = Plan.model_validate({**base, "workload": [{**table, "around_step": around}]})
-    usual = Plan.model_validate({**base, "workload": [table]})
-    first, second = plan.workloads()[:2]
-    assert [one.around_step for one in plan.workloads()] == around * 2
-    assert first == usual.workloads()[0]  # the id that it has ever had
-    assert second.id != first.id
-    assert "-ToDisk-" in second.id
