@@ -119,18 +119,11 @@ def test_what_a_step_sends_is_what_is_learnt():
     assert (row.stage, row.metric, row.value) == ("all_reduce", "payload", 12.0)
 
 
-@pytest.mark.parametrize(
-    ("rank", "node", "others", "part"),
-    [
-        (0, None, (None, None, None), (0, 2)),  # ranks 2 and 3 are another machine
-        (1, None, (None, None, None), (1, 2)),
-        (2, None, (None, None, None), (0, 2)),
-        (1, 1, (0, 1, 1), (0, 1)),  # its neighbour has the other node
-        (3, 1, (0, 1, 1), (1, 2)),
-    ],
-)
-def test_ranks_of_one_node_share_its_cores(rank, node, others, part):
-    assert Told(Ranks(rank, 4, 2), *others).cores_of(node) == part
+def test_ranks_of_one_node_share_its_cores():
+    unbound = [Told(Ranks(rank, 4, 2), None, None, None).cores_of(None) for rank in range(4)]
+    assert unbound == [(0, 2), (1, 2), (0, 2), (1, 2)], "ranks 2 and 3 are another machine"
+    assert Told(Ranks(1, 4, 2), 0, 1, 1).cores_of(1) == (0, 1), "its neighbour has the other node"
+    assert Told(Ranks(3, 4, 2), 0, 1, 1).cores_of(1) == (1, 2)
     assert Alone().cores_of(1) == (0, 1), "one process has all"
 
 
