@@ -132,9 +132,8 @@ def predictions(run: Run) -> pd.DataFrame:
     table = sort_series(known.reset_index()[[*SERIES, *names.values()]])
     noisy = modelled_from_noisy(run)
     quiet = table.loc[[Key(*key) not in noisy for key in table[SERIES].to_numpy()]]
-    base = quiet[quiet[PATH[1:]].eq(list(baseline(run))).all(axis=1)].set_index("workload")[
-        "median"
-    ]
+    is_base = quiet[PATH[1:]].eq(list(baseline(run))).all(axis=1)
+    base = quiet[is_base].set_index("workload")["median"]
     epochs = quiet["workload"].map(base).astype(float)
     return table.assign(speedup=epochs / quiet["median"])
 
