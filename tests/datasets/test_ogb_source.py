@@ -8,18 +8,19 @@ import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gatherbench.datasets import arrays, files
 from gatherbench.datasets.dataset import DatasetError
-from gatherbench.datasets.ogb_source import OgbSource, import_nodeproppred
+from gatherbench.datasets.ogb_source import MagSource, OgbSource, import_nodeproppred
 from gatherbench.datasets.registry import get_source
 from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import open_dataset
 
-from .edges import edges_of
+from .edges import edges_of, kinds_of
 
 pytest.importorskip("ogb")
 
@@ -34,10 +35,10 @@ def _little_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files.shutil, "disk_usage", lambda _: free)
 
 
-def write_csv(path: Path, rows: np.ndarray) -> None:
+def write_csv(path: Path, rows: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wt") as file:
-        np.savetxt(file, rows, fmt="%d" if rows.dtype.kind == "i" else "%.6f", delimiter=",")
+        file.writelines(",".join(map(str, row)) + "\n" for row in rows)
 
 
 def write_splits(folder: Path, kind: str) -> None:
@@ -286,3 +287,58 @@ def test_the_sizes_are_those_of_the_generated_twins(name):
     twin = get_source(f"{name.removeprefix('ogbn-')}-like")
     assert (spec.num_nodes, spec.num_edges) == (twin.nodes, twin.edges)
     assert (spec.feature_dim, spec.num_classes) == (twin.feature_dim, twin.num_classes)
+
+
+# --- ogbn-mag -------------------------------------------------------------------------------------
+
+#: Three papers, two authors, a field.
+COUNTS = {"author": 2, "field_of_study": 1, "paper": 3}
+TRIPLETS = {
+    ("author", "writes", "paper"): [[0, 0, 1], [0, 1, 2]],
+    ("paper", "cites", "paper"): [[0, 1], [1, 0]],
+    ("paper", "has_topic", "field_of_study"): [[2], [0]],
+}
+PAPER_ROWS = np.arange(384, dtype=np.float32).reshape(3, 128) / 8
+
+
+def test_types_follow_one_another_and_edges_go_both_ways(tmp_path):
+    raw = tmp_path / "raw" / "ogbn_mag" / "raw"
+    write_csv(raw / "num-node-dict.csv.gz", [[*COUNTS], [*COUNTS.values()]])
+    write_csv(raw / "triplet-type-list.csv.gz", [*TRIPLETS])
+    for triplet, edges in TRIPLETS.items():
+        place = raw / "relations" / "___".join(triplet)
+        write_csv(place / "edge.csv.gz", np.array(edges).T)
+        write_csv(place / "num-edge-list.csv.gz", [[len(edges[0])]])
+    write_csv(raw / "node-feat" / "paper" / "node-feat.csv.gz", PAPER_ROWS)
+    has = [[*COUNTS], [False, False, True]]
+    write_csv(raw / "nodetype-has-label.csv.gz", has)
+    write_csv(raw / "node-label" / "paper" / "node-label.csv.gz", [[4], [348], [0]])
+    split = raw.parent / "split" / "time"
+    write_csv(split / "nodetype-has-split.csv.gz", has)
+    for part, ids in {"train": [[0]], "valid": [[1]], "test": [[2]]}.items():
+        write_csv(split / "paper" / f"{part}.csv.gz", ids)
+    (raw.parent / "RELEASE_v2.txt").touch()
+    folder = tmp_path / "ogbn-mag"
+    MagSource("ogbn-mag").prepare(folder, 1.0, silent)
+    data = open_dataset(folder)
+    # Papers have the labels, so they come first: 0 to 2; authors 3 and 4; the field 5.
+    assert data.spec.node_types == (("paper", 3), ("author", 2), ("field_of_study", 1))
+    assert data.labels.tolist() == [4, 348, 0, -1, -1, -1]
+    assert data.train_ids.tolist() == [0]
+    assert (data.val_ids.tolist(), data.test_ids.tolist()) == ([1], [2])
+    assert kinds_of(data) == {
+        (3, 0): "writes",
+        (3, 1): "writes",
+        (4, 2): "writes",
+        (0, 3): "inverse writes",
+        (1, 3): "inverse writes",
+        (2, 4): "inverse writes",
+        (0, 1): "cites",  # also an inverse: the first of both kinds
+        (1, 0): "cites",
+        (2, 5): "has_topic",
+        (5, 2): "inverse has_topic",
+    }
+    assert np.array_equal(data.features[:3], PAPER_ROWS)
+    assert np.array_equal(data.features[3], (PAPER_ROWS[0] + PAPER_ROWS[1]) / 2)
+    assert np.array_equal(data.features[4], PAPER_ROWS[2])
+    assert np.array_equal(data.features[5], PAPER_ROWS[2])

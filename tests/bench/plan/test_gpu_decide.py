@@ -152,27 +152,6 @@ def test_six_repeats_take_400_s(took):
     assert 60 + six_s < 490 < 60 * plan.minutes
 
 
-def test_the_second_has_time_for_a_whole_epoch_and_for_the_table_beyond(took, rows):
-    """Of 900 s the machine's start has 100, the first call 500, the pause 30. Each path of
-    ``gpu-papers`` has a process and fills a table of its own, in memory that the machine was given
-    before; the table beyond is filled and registered once, in memory that it was not."""
-    (papers,), (beyond,) = (load_plan(name).workloads() for name in ("gpu-papers", "gpu-beyond"))
-    prefetch, kept = ("cpu_gather", "prefetch"), ("cached_zero_copy", "degree,10%,0")
-    managed = ("async_zero_copy", "stream,auto,managed"), (kept[0], f"{kept[1]},managed")
-    paths = [prefetch, *managed, ("all_in_gpu", "default")]
-    filled = values(rows, "setup", "table_load_time").loc["hashed-papers"].unstack("repeat")[1]
-    filled_s = filled.droplevel("epoch")[paths].sum() * 53 / 48
-    trained_s = sum(reckoned_s(took, papers, [path], 1)[[1, 2]].min() for path in paths)
-    papers_s = START_S + filled_s + trained_s
-    given = [("aligned_zero_copy", order) for order in ("given", "sorted")]
-    beyond_s = START_S + reckoned_s(took, beyond, [prefetch, *given, given[1], kept, kept], 5)[0]
-    assert (papers_s, beyond_s) == (pytest.approx(112, abs=1), pytest.approx(60, abs=1))
-    datasets_s = 20, 37
-    assert datasets_s[0] + papers_s < 150
-    assert datasets_s[1] + beyond_s < 115
-    assert 150 + 115 <= 900 - 100 - 500 - 30
-
-
 def test_the_tables_fit_host_and_gpu_side_by_side():
     """Two tables of the largest graph beside its edges on the host; on the GPU the managed table is
     asked for where the table that lies there and the graph are already."""
