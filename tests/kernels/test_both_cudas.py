@@ -7,6 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from cuda.bindings.runtime import cudaError_t
 
 from gatherbench.kernels import cuda_calls
 from gatherbench.kernels.compiler import ARCHITECTURES, KERNEL_SOURCE
@@ -83,20 +84,10 @@ def test_an_old_driver_is_told_from_none(old_driver):
 
 def test_a_call_that_an_old_driver_refuses_says_what_to_do(old_driver, monkeypatch):
     old = SimpleNamespace(
-        cudaFree=lambda _: (Status("cudaErrorInsufficientDriver"),),
+        cudaFree=lambda _: (cudaError_t.cudaErrorInsufficientDriver,),
         cudaGetLastError=lambda: None,
         cudaGetErrorString=lambda _: (0, b"too old"),
     )
     monkeypatch.setattr(cuda_calls, "runtime", lambda: old)
     with pytest.raises(CudaCallError, match=r"serves CUDA 12\.8.*\[cu12\]"):
         call_runtime("cudaFree", 0)
-
-
-class Status:
-    """As the bindings give it: a number with a name."""
-
-    def __init__(self, name):
-        self.name = name
-
-    def __int__(self):
-        return 35

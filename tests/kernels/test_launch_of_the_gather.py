@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,20 +84,13 @@ def test_without_a_driver_the_error_says_so():
 
 
 def test_a_status_of_the_driver_becomes_an_error(monkeypatch):
-    from cuda.bindings import driver
+    from cuda.bindings.driver import CUresult
 
-    class Failing:
-        CUresult = driver.CUresult
-
-        @staticmethod
-        def cuLaunchKernel() -> tuple[Any]:  # noqa: N802
-            return (driver.CUresult.CUDA_ERROR_INVALID_VALUE,)
-
-        @staticmethod
-        def cuGetErrorString(_: Any) -> tuple[Any, bytes]:  # noqa: N802
-            return (driver.CUresult.CUDA_SUCCESS, b"invalid argument")
-
-    monkeypatch.setattr(cuda_calls, "driver", Failing)
+    failing = SimpleNamespace(
+        cuLaunchKernel=lambda: (CUresult.CUDA_ERROR_INVALID_VALUE,),
+        cuGetErrorString=lambda _: (CUresult.CUDA_SUCCESS, b"invalid argument"),
+    )
+    monkeypatch.setattr(cuda_calls, "driver", lambda: failing)
     with pytest.raises(CudaCallError, match=r"CUDA_ERROR_INVALID_VALUE \(invalid argument\)"):
         call_driver("cuLaunchKernel")
 
