@@ -77,21 +77,19 @@ def _against(ref: str, budget_s: float, only: str) -> int:
     if not any(record.runs for record in records):
         reasons = "; ".join(sorted({record.reason for record in records})) or "none was found"
         raise SideError(f"no benchmark runs on both sides: {reasons}")
-    words = Counter(record.word for record in records)
+    words, other = Counter(record.word for record in records), work.cores()
     show(out, records, words)
     samples = {
         "base": {"ref": ref, "commit": base},
         "head": {"ref": "working tree" if changed else "HEAD", "commit": head},
         "wall_s": time.monotonic() - begin,
-        "other_cores": work.cores(),
+        "other_cores": other,
         "benchmarks": [asdict(record) for record in records],
     }
     file = top / f".regress/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{base[:7]}-{head[:7]}.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(samples, indent=1) + "\n")
-    busy = (
-        "not counted" if samples["other_cores"] is None else f"{samples['other_cores']:.1f} cores"
-    )
+    busy = "not counted" if other is None else f"{other:.1f} cores"
     summary = f"{samples['wall_s']:.0f} s, other work: {busy}; samples: {file}"
     out.print(summary, highlight=False, soft_wrap=True)
     if words["SLOW"] or words["FAILED"]:
@@ -105,10 +103,11 @@ def compare(top: Path, base: str, out: Console, only: str, budget_s: float) -> l
     records, chosen = list[Record](), list[Record]()
     with worktree(top, base) as scratch, step_bar(out) as progress:
         progress("first pair of processes: every benchmark, compiled", 0.0)
-        for pair in itertools.count(2):  # the next one's number
-            may_lack = "--continue-on-collection-errors"  # what a benchmark imports
+        for following in itertools.count(2):
+            # The base may lack what a benchmark imports.
+            go_on = "--continue-on-collection-errors"
             with (
-                closing(Side("the base", scratch / "tree", top, scratch / "base", may_lack)) as old,
+                closing(Side("the base", scratch / "tree", top, scratch / "base", go_on)) as old,
                 closing(Side("the head", top, top, scratch / "head")) as new,
             ):
                 there, names = old.ask(), [name for name in new.ask() if only in name]
@@ -120,7 +119,7 @@ def compare(top: Path, base: str, out: Console, only: str, budget_s: float) -> l
             spent_s = time.monotonic() - begin
             if not (chosen := worth_more(records, budget_s - spent_s)):
                 return records
-            step = f"pair {pair} of processes, {len(chosen)} benchmarks"
+            step = f"pair {following} of processes, {len(chosen)} benchmarks"
             progress(step, min(spent_s / budget_s, 1.0))
     raise AssertionError
 
