@@ -24,13 +24,8 @@ from gatherbench.bench.commands.common import CALIBRATIONS, DEFAULT_RESULTS, FAI
 from gatherbench.bench.machine.env import describe_machine, library_versions, machine_slug
 from gatherbench.bench.meters import registry as meters
 from gatherbench.bench.meters.load import Load, Waiting
+from gatherbench.bench.model import profile as profiles
 from gatherbench.bench.model.predict import predict
-from gatherbench.bench.model.profile import (
-    DEFAULT_PROFILE,
-    LinkProfile,
-    ProfileError,
-    load_profile,
-)
 from gatherbench.bench.plan.plan import Measure, ResolvedPlan
 from gatherbench.bench.plan.plan_file import USUAL, load_plan
 from gatherbench.bench.plan.workload import Workload
@@ -95,13 +90,11 @@ def new_run(
     ):
         raise InputError(f"{sensors}: has not checked this GPU's sensors; leave --sensors out")
     profile = profile or plan.profile or usual_profile(device, machine)
-    modelled = load_profile(profile) if profile else None
+    modelled = profiles.load_profile(profile) if profile else None
     plan = plan.model_copy(update={"device": device, "profile": profile})
     cases = plan.cases()
-    plugins = {
-        known.group: {name: asdict(package) for name, package in known.packages().items()}
-        for known in (strategies.PLUGINS, datasets.PLUGINS, meters.PLUGINS)
-    }
+    used = [known.PLUGINS for known in (strategies, datasets, meters)]
+    plugins = {known.group: {k: asdict(v) for k, v in known.packages().items()} for known in used}
     waiting = Waiting.chosen(plan.measure.threads, env["cpu"], load)
     env |= {"load": asdict(load), "waiting": asdict(waiting), "plugins": plugins}
     packages = {package["package"] for named in plugins.values() for package in named.values()}
@@ -149,10 +142,8 @@ def reopen(folder: Path, group: Group | None = None) -> PreparedRun:
             f" whose commit env.json has; {RESTORE}"
         ) from error
     env_now = _described(group)
-    if machine != (this_machine := machine_slug(env_now)):
-        raise InputError(
-            f"{folder}: measured on {machine}, and this is {this_machine}: start a new run"
-        )
+    if machine != (this := machine_slug(env_now)):
+        raise InputError(f"{folder}: measured on {machine}, and this is {this}: start a new run")
     _refuse(plan.measure, plan.workloads.values(), env_now, group)
     device, commit = choose_device(plan.device), env_now["commit"]
     return PreparedRun(store, cases, plan.measure, device, commit, machine, load, group)
@@ -169,7 +160,8 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
     """
     folder, measure = shlex.quote(str(run.store.folder)), run.measure
     again = escape(f"Go on with: gatherbench run --resume {folder}")
-    _introduce(run, out)
+    for line in _introduction(run):
+        out.print(line, soft_wrap=True, highlight=False)
     if budget_s is not None:  # it replaces the plan's
         measure = measure.model_copy(update={"budget_s": 0.0})
     further = StoppingRule(run.cases, measure, run.store.env())
@@ -183,7 +175,7 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
             if runner.unprepared:
                 left += f", {runner.unprepared} of them because their data could not be prepared"
             err.print(f"{left}. {again}", soft_wrap=True)
-        complete = ended.empty or finish(load_run(run.store.folder), run.store, out, err)
+        complete = ended.empty or finish(load_run(run.store.folder), out, err)
     except RunStopped as stop:
         text = f"[red]stopped:[/] {escape(str(stop))}; every measurement is saved."
         err.print(f"{text} {again}", soft_wrap=True)
@@ -225,29 +217,22 @@ def reporter(bar: Progress, out: Console) -> Callable[[News], None]:
     return tell
 
 
-def own_profile(store: RunStore) -> LinkProfile | None:
+def own_profile(store: RunStore) -> profiles.LinkProfile | None:
     """Return the profile that the run is predicted for; ``None``: it has none."""
     try:
-        return load_profile(store.profile_file) if store.profile_file.exists() else None
-    except ProfileError as error:
+        return profiles.load_profile(store.profile_file) if store.profile_file.exists() else None
+    except profiles.ProfileError as error:
         remedy = f"gatherbench predict {shlex.quote(str(store.folder))} --profile NAME"
         raise StoreError(f"{error}; this writes it anew: {remedy}") from error
 
 
 def finish(
-    run: Run,
-    store: RunStore,
-    out: Console,
-    err: Console,
-    command: str = "run --resume",
-    *,
-    everything: bool = False,
+    run: Run, out: Console, err: Console, command: str = "run --resume", *, all_tables: bool = False
 ) -> bool:
     """Predict epochs for the run's profile, print the tables, write pictures and report.
 
     Args:
         command: does this again, for the run's folder.
-        everything: print every table.
 
     Returns:
         Whether all of it was written; ``err`` gets what was not, and the command that writes it.
@@ -255,7 +240,7 @@ def finish(
     Raises:
         StoreError: the rows contradict each other.
     """
-    folder, quoted = store.folder, shlex.quote(str(store.folder))
+    folder, store, quoted = run.folder, RunStore(run.folder), shlex.quote(str(run.folder))
     complete, profile = True, own_profile(store)
 
     @contextmanager
@@ -274,7 +259,7 @@ def finish(
         with writing("predictions"):
             frames.write(folder)
     views = views_of(run)
-    out.print(render_all(run, views) if everything else render(run))
+    out.print(render_all(run, views) if all_tables else render(run))
     with writing("pictures"):
         save_all(views, folder / "figures")
     with writing("report"):
@@ -300,28 +285,24 @@ def usual_profile(device: str, machine: str) -> str:
     """Return the default profile of a run; a GPU's is its own calibration, if there is one."""
     calibration = CALIBRATIONS / f"{machine}.toml"
     if device == "cpu":
-        return DEFAULT_PROFILE
+        return profiles.DEFAULT_PROFILE
     return str(calibration) if calibration.is_file() else ""
 
 
-def _introduce(run: PreparedRun, out: Console) -> None:
-    """Print how much is measured, where, and where results go; warn of a busy machine."""
-    lines = []
+def _introduction(run: PreparedRun) -> Iterator[str]:
+    """Say how much is measured, where, and where results go; warn of a busy machine."""
     if run.group is not None:
-        ranks = sorted({case.workload.gpus for case in run.cases})
-        lines.append(f"{run.group.launch}: one run of {' or '.join(map(str, ranks))} ranks.")
+        ranks = " or ".join(map(str, sorted({case.workload.gpus for case in run.cases})))
+        yield f"{run.group.launch}: one run of {ranks} ranks."
     minutes = run.store.plan().get("minutes")
     about = f", about {minutes:g} minutes on an idle machine" if minutes else ""
     note = " No GPU here: data paths run in host memory." if run.device == "cpu" else ""
-    folder = escape(str(run.store.folder))
-    lines.append(f"{_cases(len(run.cases))}{about}.{note} Results: {folder}")
+    yield f"{_cases(len(run.cases))}{about}.{note} Results: {escape(str(run.store.folder))}"
     if run.load is not None and run.load.busy:
-        lines.append(
+        yield (
             f"[yellow]The machine is busy:[/] {run.load}. Epochs take longer and differ more, so"
             " fewer paths are separated; measure again when it is idle."
         )
-    for line in lines:
-        out.print(line, soft_wrap=True, highlight=False)
 
 
 def _refuse(
@@ -332,17 +313,13 @@ def _refuse(
     usable = env["cpu"]["usable_cores"]
     cores = measure.threads or usable
     if cores > usable:
-        raise InputError(
-            f"measure.threads: {cores}, but this process may use only {usable} cores; 0 uses them"
-            " all"
-        )
+        only = f"this process may use only {usable} cores"
+        raise InputError(f"measure.threads: {cores}, but {only}; 0 uses them all")
     ranks = max(every_ranks) // env.get("machines", 1)
     if measure.sampler_workers * ranks > cores:
-        scope = f" for each of {ranks} ranks" if ranks > 1 else ""
-        raise InputError(
-            f"measure.sampler_workers: {measure.sampler_workers}{scope}, but a case may use only"
-            f" {cores} cores: at most {cores // ranks}"
-        )
+        each = f"{measure.sampler_workers}" + f" for each of {ranks} ranks" * (ranks > 1)
+        only = f"a case may use only {cores} cores: at most {cores // ranks}"
+        raise InputError(f"measure.sampler_workers: {each}, but {only}")
     if group is not None:
         for gpus in every_ranks:
             group.launch.check(gpus)

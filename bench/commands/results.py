@@ -138,28 +138,23 @@ def _predict_run(folder: Path, name: str, as_json: bool) -> None:
     from gatherbench.bench.run.store import RunStore, write_atomically
     from gatherbench.bench.show.views.registry import to_json
 
-    store = RunStore.open(folder)
-    run = load_run(folder)
-    profile = load_profile(name) if name else own_profile(store)
+    store, run = RunStore.open(folder), load_run(folder)
+    profile = None if name else own_profile(store)
     if profile is None:
-        usual = usual_profile(str(store.plan().get("device", "")), run.machine)
-        if not usual:
-            fail(
-                f"{folder}: neither the run nor this folder has a profile of its machine;"
-                " choose one: --profile NAME (gatherbench list profiles)"
-            )
-        profile = load_profile(usual)
+        name = name or usual_profile(str(store.plan().get("device", "")), run.machine)
+        without = f"{folder}: neither the run nor this folder has a profile of its machine"
+        if not name:
+            fail(f"{without}; choose one: --profile NAME (gatherbench list profiles)")
+        profile = load_profile(name)
     with only_one(folder):
         try:
             write_atomically(store.profile_file, profile.to_toml())
         except OSError as error:
-            fail(
-                f"{store.profile_file}: cannot be written: {error}; free some space, or copy the"
-                " folder to a place where you may write and predict the copy"
-            )
+            remedy = "free some space, or copy the folder where you may write and predict the copy"
+            fail(f"{store.profile_file}: cannot be written: {error}; {remedy}")
         run = replace(load_run(folder), going=False)  # it is this process that holds the folder
         consoles = console(quiet=as_json), console(stderr=True)
-        complete = finish(run, store, *consoles, "predict", everything=True)
+        complete = finish(run, *consoles, "predict", all_tables=True)
     if as_json:
         typer.echo(to_json(load_run(folder)))
     if not complete:

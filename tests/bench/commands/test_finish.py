@@ -167,7 +167,7 @@ def test_what_finds_no_room_says_what_makes_it_and_loses_nothing_else(
         out, err = io.StringIO(), io.StringIO()
         consoles = Console(file=out, width=200), Console(file=err, width=200)
         store = RunStore(folder)
-        assert not finish(load_run(store.folder), store, *consoles)
+        assert not finish(load_run(store.folder), *consoles)
         assert "gatherbench run --resume" in err.getvalue()
 
 
