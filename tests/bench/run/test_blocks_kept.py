@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.bench.observations import rows_of_run
 
@@ -94,13 +95,19 @@ go(RunStore(Path(sys.argv[2])), repeat()).run()
 
 
 def killed(store: RunStore) -> None:
-    """Run the cases, and kill the runner where the worker waits."""
+    """Run the cases, and kill the runner where the worker waits: it takes its worker along."""
     command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(store.folder)]
-    with subprocess.Popen(command) as process:
+    elsewhere = store.folder.parent / "tmp"
+    elsewhere.mkdir()
+    with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(elsewhere)}) as process:
         while not (store.folder / "reached").exists():
             assert process.poll() is None
             time.sleep(0.01)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) == 2, "a server, and what it has forked"
         process.kill()
+    assert not psutil.wait_procs(children, timeout=100)[1]
+    assert not list(elsewhere.iterdir()), "what nobody would ever sweep"
 
 
 def out_of_time(store: RunStore) -> None:
@@ -133,6 +140,7 @@ def test_what_ends_a_run_within_a_block_costs_that_block_alone(store, ended_by):
     run = go(store, repeat())
     assert (run.run(), run.left) == (0, 0)
     check_completed(store, "blocks a 2")
+    assert not store.parts.exists()
 
 
 def test_another_process_goes_on_behind_the_last_whole_block_of_one_that_crashed(store):

@@ -6,17 +6,12 @@ import io
 import math
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, replace
-from pathlib import Path
 from unittest import mock
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
@@ -252,53 +247,6 @@ def test_the_exit_status_tells_which_signal_ended_a_run(tmp_path, monkeypatch, e
     err = io.StringIO()
     assert execute(prepared, Console(file=io.StringIO()), Console(file=err, width=200)) == status
     assert f"Go on with: gatherbench run --resume '{store.folder}'" in err.getvalue()
-
-
-DRIVER = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-from fakes import cases, runner
-from gatherbench.bench.run.store import RunStore
-from tests.bench.observations import rows_of_run
-runner(RunStore.open(Path({folder!r})), cases("good", "good", "held", "good", "hang")).run()
-"""
-
-
-def test_a_killed_runner_takes_its_worker_along_loses_nothing_and_runs_nothing_twice(store):
-    script = DRIVER.format(tests=str(Path(__file__).parent), folder=str(store.folder))
-    wanted = cases("good", "good", "held", "good", "hang")
-    held = store.folder / "held"
-    held.touch()
-    elsewhere = store.folder.parent / "tmp"
-    elsewhere.mkdir()
-    ended: dict[str, int] = {}
-    for hanging in (False, True):
-        process = subprocess.Popen(
-            [sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(elsewhere)}
-        )
-        begun = 6 if hanging else 3
-        while sum(executions(store).values()) < begun:
-            assert process.poll() is None
-            time.sleep(0.02)
-        children = psutil.Process(process.pid).children(recursive=True)
-        assert len(children) == 2, "a server, and what it has forked"
-        process.kill()
-        process.wait()
-        assert not psutil.wait_procs(children, timeout=100)[1]
-        held.unlink(missing_ok=True)
-        for row in rows_of_run(store):
-            if row.stage == "case":
-                case_id = wanted[row.repeat].id
-                ended.setdefault(case_id, executions(store)[case_id])
-    assert len(ended) == 4
-    assert runner(store, wanted, timeout_s=1).run() == 1, "the one that hangs"
-    assert [r.repeat for r in rows_of_run(store) if r.stage == "case"] == list(range(5))
-    counts = executions(store)
-    assert {case: counts[case] for case in ended} == ended, "a complete case was run again"
-    assert sum(counts.values()) == 5 + 2
-    assert not list(elsewhere.iterdir()), "what nobody would ever sweep"
-    assert not store.parts.exists()
 
 
 def test_a_full_disk_in_the_case_stops_the_run_and_it_resumes(store):
