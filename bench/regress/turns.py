@@ -95,9 +95,9 @@ class Side:
             log_end = "\n".join(self._log.read_text().strip().splitlines()[-15:])
             raise SideError(f"{self._label} ended with {status}:\n{log_end}") from error
         if isinstance(answer, str):
-            self.error = answer
-            if answer:
-                raise BenchmarkError(answer)
+            self.error = answer or ("" if command == (None,) else "it passed, and timed nothing")
+            if self.error:
+                raise BenchmarkError(self.error)
         return answer
 
     def close(self) -> None:

@@ -61,6 +61,9 @@ def test_skipped_on_the_base(benchmark):
         pytest.skip("no more")
     benchmark.pedantic(work.work)
 
+def test_nothing():
+    pass
+
 def test_wrong(benchmark):
     benchmark.pedantic(work.work)
     assert hasattr(work, "half") and not hasattr(work, "more")
@@ -146,12 +149,14 @@ def test_both_sides_run_their_own_code(repository, scratch, monkeypatch):
         "test_work[added]": "NEW",
         "test_half": "FAILED",
         "test_wrong": "FAILED",
+        "test_nothing": "NEW",
         "test_skipped_on_the_base": "NEW",
         "test_late": "NEW",
     }
     assert status == 1
     assert "failed in call: RuntimeError: broken on purpose" in entries["test_half"]["reason"]
     assert "skipped in call" in entries["test_skipped_on_the_base"]["reason"]
+    assert "it passed, and timed nothing" in entries["test_nothing"]["reason"]
     assert entries["test_work[one]"]["ratio"]["value"] == pytest.approx(201 / 21)
     assert entries["test_late"]["ratio"] is None
     assert entries["test_yardstick"]["yardstick"] is True
