@@ -221,9 +221,10 @@ def choices(base: Run, new: Run) -> pd.DataFrame:
 
 def _chosen(run: Run) -> pd.Series[str]:
     """Return the numbers without a unit of each path's set-up, in words, by path and name."""
-    metrics = run.columns.query("stage == 'setup' and unit == '1'")["metric"]
-    metrics = metrics[~metrics.str.match(_SEARCHED)]
     steps = run.ended[run.ended["used"]].reset_index()
+    about = run.columns[run.columns.index.isin(steps.columns)]
+    metrics = about.query("stage == 'setup' and unit == '1'")["metric"]
+    metrics = metrics[~metrics.str.match(_SEARCHED)]
     long = steps.melt(PATH, [*metrics.index], "choice").dropna().sort_values(["choice", "value"])
     choice = long["choice"].map(metrics).astype(str)
     kept = choice.str.extract("^kept (.*)")[0]  # the path that `auto` kept

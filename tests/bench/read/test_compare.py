@@ -248,6 +248,9 @@ def test_what_a_path_chose_otherwise_while_it_was_set_up_is_a_changed_fact_of_it
     pinned, kept = ("pinned", "gather_threads"), ("prefetch", "kept x (y)")
     a = made("a", chosen={pinned: 1, same: 2, kept: 1, searched: 1.1})
     assert choices(a, a).empty
+    described = a.columns.query("stage == 'setup'").add_prefix("more_", axis=0)
+    unmeasured = replace(a, columns=pd.concat([a.columns, described]))
+    assert choices(unmeasured, unmeasured).empty, "a column that no case has"
     other = {pinned: (1, 16, 2), same: 2, ("prefetch", "kept z"): 1, searched: 1.2}
     b = made("b", {**THREE, "new": 1.0}, chosen={**other, ("new", "budget"): 1})
     found = choices(a, b).drop(columns="strategy").to_dict("split", index=False)["data"]
