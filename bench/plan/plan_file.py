@@ -89,7 +89,7 @@ def _explain(error: Any) -> str:
             if other_table is not table and key in other_table.model_fields:
                 brackets = "[measure]" if name == "measure" else f"[[{name}]]"
                 message = f"{key!r} is a key of {brackets}: write it there"
-    elif error["type"] == "list_type" and isinstance(error["input"], dict):
+    elif error["type"] == "list_type" and isinstance(error["input"], dict) and key_path in TABLES:
         message = f"this is a list of tables: write [[{key_path}]], in two brackets"
     elif error["type"].endswith(("_type", "_from_float")):
         message += f", not {error['input']!r}"

@@ -190,6 +190,8 @@ def test_a_plan_whose_datasets_can_lie_nowhere_is_refused(tmp_path, monkeypatch)
                 ("batch_size = 2147483648", "[0].batch_size: Input should be less than or equal"),
                 ("gpus = [2, -1]", "[0].gpus[1]: Input should be greater than or equal to 1"),
                 ('scaling = "both"', "'strong' or 'weak'"),
+                ("fanouts = {a = 1}", "[0].fanouts: Input should be a valid list, not {'a': 1}"),
+                ("scale = {a = 1}", "[0].scale: Input should be a valid number, not {'a': 1}"),
                 *(
                     (f"fanouts = {fanouts}", "[0].fanouts")
                     for fanouts in ("[0]", "[1.5]", "1.5", "[]", "[[]]", "[[25], [1.5]]", '["25"]')
