@@ -145,8 +145,7 @@ class Engine:
     ) -> Record:
         """Return the answer of a process that prepares or checks; else why it ``failed``.
 
-        Args:
-            progress: hears the current work, and the share of it that is done.
+        ``progress`` hears the current work, and the share of it that is done.
         """
         block.part.unlink(missing_ok=True)
         answer: Record = {}

@@ -55,10 +55,8 @@ class Alone:
         return [value]
 
     def cores_of(self, node: int | None) -> tuple[int, int]:
-        """Return which part of a NUMA node's cores this rank takes, and of how many parts.
-
-        The ranks of a machine that are bound to one node, or to none, share its cores.
-        """
+        """Return which part of a NUMA node's cores this rank takes, and of how many parts: ranks of
+        a machine that are bound to one node, or to none, share its cores."""
         return 0, 1
 
     def wrap(self, model: nn.Module) -> nn.Module:

@@ -18,7 +18,7 @@ PORT = 29500
 #: Slurm numbers steps from here on that no srun of the user started: a batch script, a shell.
 _NO_STEP = 0xFFFF_FFF0
 #: By launcher, the variables of rank, ranks, rank on the machine, and ranks of the machine.
-_NAMES = {
+NAMES = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     "mpirun": tuple(f"OMPI_COMM_WORLD_{n}" for n in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
     # Of a step: a shell of salloc, and a script of sbatch, have only those of the allocation.
@@ -59,11 +59,6 @@ class Launch:
         """Return the number of this process's machine."""
         return self.rank // self.local_world
 
-    @property
-    def variable(self) -> str:
-        """Return one that the launcher sets for this process, and lacks itself."""
-        return _NAMES[self.launcher][0]
-
     def ranks(self, gpus: int) -> range:
         """Return the ranks of this machine among so many of a case."""
         local = gpus // self.machines
@@ -103,7 +98,7 @@ def launched(environ: Mapping[str, str]) -> Launch | None:
         }
         no_step = {"SLURM_STEP_NUM_TASKS": ""} if int(step) >= _NO_STEP else {}
         environ = {**of_job, **environ, **no_step}
-    for launcher, names in _NAMES.items():
+    for launcher, names in NAMES.items():
         world = environ.get(names[1], "")
         if launcher == "mpirun" and world == "1":
             return None  # on another machine mpirun's own helper is a step of srun
@@ -113,7 +108,7 @@ def launched(environ: Mapping[str, str]) -> Launch | None:
 
 
 def _checked(launcher: str, environ: Mapping[str, str]) -> Launch:
-    names = _NAMES[launcher]
+    names = NAMES[launcher]
     given = {name: environ.get(name, "") for name in names}
     rank, world, local_rank, local_world = (
         int(number) if number.isdecimal() else -1

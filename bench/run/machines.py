@@ -42,7 +42,7 @@ from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.engine import Engine
 from gatherbench.bench.run.guards import terminate_as_interrupt
 from gatherbench.bench.run.job import Block, Job, Ready
-from gatherbench.bench.run.launch import Launch, LaunchError
+from gatherbench.bench.run.launch import NAMES, Launch, LaunchError
 from gatherbench.bench.run.part import rank_part, ranks_folder, read_part
 from gatherbench.kernels.private_folder import private_folder
 from gatherbench.outside import fresh, parsed
@@ -321,11 +321,12 @@ def collect_parts(job: Job) -> list[str]:
 def _folder_of(launch: Launch) -> Path:
     """Return this user's folder for one launch, named after the launcher's process.
 
-    It is the nearest process above that lacks the variable that a launcher sets.
+    It is the nearest process above that lacks a variable that the launcher sets for each of these.
     """
+    variable = NAMES[launch.launcher][0]
     for launcher in psutil.Process().parents():
         with suppress(psutil.Error):  # another user's process, such as Slurm's
-            if launch.variable in launcher.environ():
+            if variable in launcher.environ():
                 continue
         began = Path("/proc", str(launcher.pid), "stat").read_text().rpartition(")")[2].split()[19]
         name = f"gatherbench-{os.getuid()}-{launcher.pid}-{began}"
@@ -333,4 +334,4 @@ def _folder_of(launch: Launch) -> Path:
         if not private_folder(folder):
             raise LaunchError(f"{folder}: is not this user's alone; remove it")
         return folder
-    raise LaunchError(f"{launch.variable} is set, and no process is there that set it")
+    raise LaunchError(f"{variable} is set, and no process is there that set it")

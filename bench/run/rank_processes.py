@@ -96,7 +96,7 @@ def _measured(job: Job, out: PartWriter) -> str | None:
     if 0 in job.here:
         return _folded(job, problems + collect_parts(job), out)
     if problems:
-        raise RankError("; ".join(problems))
+        raise RankError(problems[0])
     return None
 
 
