@@ -323,9 +323,9 @@ class Plan(_Head):
         so that an interrupted run can be compared with it. What :meth:`check` refuses, and a
         strategy of another package that cannot be used, is a ``PlanError``.
         """
-        from gatherbench.strategies.registry import STRATEGIES, build
-
         self.check()
+        from gatherbench.strategies.registry import STRATEGIES, build  # torch, which takes seconds
+
         named = {table.name for table in self.strategy}
         others = [strategy.name for strategy in STRATEGIES if strategy.name not in named]
         strategies = {}
@@ -363,6 +363,7 @@ class ResolvedPlan(_Head):
 
     model_config = ConfigDict(extra="ignore", strict=False)
     device: str  # type: ignore[assignment]  # the one that was chosen
+    measure: Measure  # required
     workloads: dict[str, Workload]
     cases: list[NamedCase]
 

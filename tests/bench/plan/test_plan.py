@@ -114,6 +114,8 @@ def test_repeats_are_outermost_and_the_order_of_strategies_varies(tmp_path):
     assert load_plan(path).cases() == cases, "the order is the same every time"
     text = ResolvedPlan.of(plan, cases).model_dump_json()
     assert ResolvedPlan.model_validate_json(text).expanded() == cases
+    with pytest.raises(ValueError, match=r"measure\n *Field required"):
+        ResolvedPlan.model_validate({k: v for k, v in json.loads(text).items() if k != "measure"})
 
 
 @pytest.mark.parametrize("name", plan_names())
