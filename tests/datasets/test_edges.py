@@ -90,16 +90,13 @@ def test_a_column_of_the_edge_list_says_what_edges_are(imported):
 
 
 def test_reverse_edges_have_kinds_of_their_own(tmp_path):
-    (tmp_path / "edges.txt").write_text("0 1 a\n1 2 b\n")
-    folder = import_graph(
-        Import(tmp_path / "edges.txt", "both", relations="3", dim=4, undirected=True), tmp_path
-    )
-    assert kinds_of(open_dataset(folder)) == {
-        (0, 1): "a",
-        (1, 0): "inverse a",
-        (1, 2): "b",
-        (2, 1): "inverse b",
-    }
+    """A kind is a whole cell, whatever stands in it."""
+    path = tmp_path / "edges.tsv"
+    path.write_text("0\t1\thas author\n1\t2\tC#\n")
+    chosen = Import(path, "both", relations="3", dim=4, undirected=True)
+    kinds = kinds_of(open_dataset(import_graph(chosen, tmp_path)))
+    assert kinds == {(0, 1): "has author", (1, 0): "inverse has author",
+                     (1, 2): "C#", (2, 1): "inverse C#"}  # fmt: skip
 
 
 def test_an_array_of_kinds_lies_beside_an_edge_index(tmp_path):

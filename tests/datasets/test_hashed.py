@@ -119,12 +119,9 @@ def test_a_hole_is_never_read_as_a_table(made, monkeypatch):
         load_table(made)
 
 
-def test_a_size_that_cannot_be_had_is_refused():
+def test_the_smallest_graph_has_a_node_in_each_split_and_others_are_refused(tmp_path):
     for scale in (1e-9, 20):
         with pytest.raises(DatasetError, match="not 100 to"):
             PAPERS.estimate(scale)
-
-
-def test_the_smallest_graph_has_a_node_in_each_split(tmp_path):
     data = open_dataset(prepare_dataset(PAPERS.name, 100 / PAPERS.shape.nodes, tmp_path))
     assert min(map(len, (data.train_ids, data.val_ids, data.test_ids))) == 1

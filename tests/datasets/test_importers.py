@@ -228,14 +228,6 @@ def test_the_import_says_what_it_took(tmp_path):
     )
 
 
-def test_kinds_are_whole_cells(tmp_path):
-    text = "src\tdst\tkind\n0\t1\thas author\n1\t2\tC#\n2\t0\tC\n"
-    data = load(put(tmp_path, "k.tsv", text), relations="kind")
-    assert data.spec.relations == ("C", "C#", "has author")
-    kinds = np.load(data.folder / "relations.npy")
-    assert kinds.tolist() == [0, 2, 1]  # of 2 -> 0, 0 -> 1, 1 -> 2
-
-
 OTHERS = {
     "e.txt.gz": (gzip.compress(b"0 1\n"), "gzip.* gunzip"),
     "e.bz2": (bz2.compress(b"0 1\n"), "bz2.* bunzip2"),

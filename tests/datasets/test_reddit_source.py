@@ -57,26 +57,19 @@ def test_reddit_is_read_as_pyg_reads_it(tmp_path, capfd):
         assert getattr(data, f"{split}_ids").tolist() == np.flatnonzero(mask).tolist()
 
 
-def test_half_a_download_is_named(tmp_path):
-    (reddit_folder(tmp_path / "raw") / "reddit_graph.npz").unlink()
-    with pytest.raises(DatasetError, match=r"reddit_graph\.npz: missing"):
-        RedditSource().prepare(tmp_path / "reddit", 1.0, silent)
-
-
-def test_a_damaged_file_is_named(tmp_path):
-    (reddit_folder(tmp_path / "raw") / "reddit_data.npz").write_bytes(b"PK torn")
+def test_half_a_download_or_a_damaged_file_is_named(tmp_path):
+    raw = reddit_folder(tmp_path / "raw")
+    (raw / "reddit_data.npz").write_bytes(b"PK torn")
     with pytest.raises(DatasetError, match=r"reddit_data\.npz.*cannot be read.*fetch"):
+        RedditSource().prepare(tmp_path / "reddit", 1.0, silent)
+    (raw / "reddit_graph.npz").unlink()
+    with pytest.raises(DatasetError, match=r"reddit_graph\.npz: missing"):
         RedditSource().prepare(tmp_path / "reddit", 1.0, silent)
 
 
 @pytest.mark.parametrize(
     ("array", "value"),
-    [
-        ("label", np.zeros(3, int)),
-        ("label", np.zeros(4)),
-        ("feature", np.zeros(4)),
-        ("node_types", 1),
-    ],
+    [("label", [0] * 3), ("label", np.zeros(4)), ("feature", np.zeros(4)), ("node_types", 1)],
 )
 def test_arrays_of_other_sizes_are_named(tmp_path, array, value):
     path = reddit_folder(tmp_path / "raw") / "reddit_data.npz"
