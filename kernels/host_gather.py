@@ -50,7 +50,8 @@ class Begun:
 
     def __init__(self, threads: NativeThreads, number: int, tensors: Tensors) -> None:
         self._threads, self.number, self._tensors = threads, number, tensors
-        self._turn, self._done = threading.Lock(), list[Done]()
+        # Reentrant: an interrupt as the turn ends leaves it with its thread, which waits again.
+        self._turn, self._done = threading.RLock(), list[Done]()
 
     def result(self, *, help_first: bool = False) -> float:
         """Wait until it is done; return the seconds that it took (0 in later calls).

@@ -204,6 +204,16 @@ def test_behind_each_gather_python_is_entered_once_and_in_order():
     assert len(entered) <= 12 + 1, "once a fetch, and once to end"
 
 
+@pytest.mark.timeout(60)
+def test_a_turn_that_an_interrupt_left_behind_stops_no_later_wait():
+    with HostGather(2) as cpu:
+        out = torch.empty(50, 10)
+        begun = cpu.begin(TABLE, torch.arange(50), out)
+        begun._turn.acquire()
+        assert begun.result() > 0
+        assert torch.equal(out, TABLE[:50])
+
+
 def test_the_upper_bound_does_not_read_the_hosts_table():
     table = torch.arange(12.0).reshape(4, 3)
     before = table.clone()
