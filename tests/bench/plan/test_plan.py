@@ -81,6 +81,8 @@ def test_both_scalings_are_workloads_of_their_own_but_of_one_rank(tmp_path):
     names, digests = zip(*(w.id.rsplit("-b1000", 1)[1].rsplit("-", 1) for w in found), strict=True)
     assert names == ("", "-x2s", "-x2w", "-x4s", "-x4w")
     assert len(set(digests)) == 5
+    one = RANKS.replace("[1, 2, 4]", "2\nbatch_size = 1").replace('["strong", "weak"]', '"weak"')
+    load_plan(write(tmp_path, one)).check()  # a seed for each rank; strong scaling is refused
 
 
 def test_ids_of_one_rank_are_those_of_before_there_were_several():
