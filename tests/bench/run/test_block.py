@@ -17,6 +17,7 @@ import pytest
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run import block as block_module
 from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run import part as part_module
 from gatherbench.bench.run import session as session_module
 from gatherbench.bench.run import table as table_module
 from gatherbench.bench.run.block import apart, measure_block
@@ -280,6 +281,12 @@ def test_paths_end_before_a_block_that_the_runs_time_would_cut_off(
         assert scored == (blocks_done == 4), "a model that was trained less has no score"
 
 
+def test_a_case_alone_has_all_its_epochs_however_late_it_is(make_job):
+    """Cut off, it is measured again; with fewer epochs it would pass for whole."""
+    (records,) = taken([replace(make_job(epochs=4), alone=True)], until=-1.0).values()
+    assert len(values(rows_of(records), "epoch", "wall_time")) == 4
+
+
 def test_a_second_process_measures_the_blocks_that_are_left_and_scores_nothing(make_job):
     """One path had two whole blocks, the other none: they take turns from block 2 on."""
     jobs = counted(*(make_job(name, epochs=4, eval_batches=1) for name in (PINNED, ALL)))
@@ -296,14 +303,17 @@ def test_a_second_process_measures_the_blocks_that_are_left_and_scores_nothing(m
     take_in(found, first)
     (before,) = found.values()
     assert (before.blocks, before.ended) == (2, None)
-    again = [replace(jobs[0], start=2, spent_s=before.spent_s), jobs[1]]
+    spent_s = before.spent_s + 1e6
+    again = [replace(jobs[0], start=2, spent_s=spent_s), jobs[1]]
     taken([replace(job, part=second) for job in again])
     take_in(found, second)
     rows = {key[1]: one.rows for key, one in found.items()}
     epochs = [r.epoch for r in rows[PINNED] if (r.stage, r.metric) == ("epoch", "wall_time")]
     assert epochs == [0, 1, 2, 3]
     assert [r.epoch for r in rows[PINNED] if r.metric == "process_began"] == [-1, 2]
-    assert rows[PINNED][-1].value > before.spent_s
+    assert rows[PINNED][-1].value > spent_s
+    turns = [record["before_s"] for record in read_part(second) if record["kind"] == "turn"]
+    assert max(turns) < 1e6, "a case's time limit is for this process"
     frames = frames_of(rows[PINNED])
     assert len(frames.cases) == 1, "the code was changed between: its epochs tell, the case is one"
     assert (frames.epochs["commit"] == "older").tolist() == [True, True, False, False]
@@ -318,6 +328,22 @@ def test_a_second_process_measures_the_blocks_that_are_left_and_scores_nothing(m
     assert by_set(rows[PINNED]) == by_set(whole), "sets go on where they were, and so do losses"
     for of in (SET[:2], PAYLOAD[:2]):
         assert values(rows[PINNED], *of) == values(whole, *of), "each epoch has what it declares"
+    for of_path in rows.values():
+        assert values(of_path, *PAYLOAD[:2]) == values(of_path, "fetch", "payload"), "of its set"
+
+
+def test_a_block_is_on_the_disk_before_the_next_one_begins(make_job, monkeypatch):
+    """Two paths: two records of a block after the first, four after the second."""
+    jobs, synced = [make_job(name, epochs=2) for name in (PINNED, ALL)], list[int]()
+    fsync = part_module.os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(jobs[0].part.read_text().count('"kind": "block"'))
+        fsync(descriptor)
+
+    monkeypatch.setattr(part_module.os, "fsync", noted)
+    taken(jobs)
+    assert synced == [2, 4, 4, 4], "and each of the two ends"
 
 
 def test_how_much_of_the_work_is_done_is_said_and_never_falls(make_job):
@@ -333,10 +359,10 @@ def test_how_much_of_the_work_is_done_is_said_and_never_falls(make_job):
 def test_only_what_a_repeat_needs_is_compared_in_full(make_job):
     """Every row of the warm-up in the first repeat; later spots of it, as in the timed epochs."""
     compared = []
-    for first in (True, False):
-        (part,) = taken([replace(make_job(warmup_epochs=3), first=first)]).values()
+    for first, start in ((True, 0), (False, 0), (True, 1)):
+        (part,) = taken([replace(make_job(warmup_epochs=3), first=first, start=start)]).values()
         compared += values(rows_of(part), "check", "rows")
-    assert compared[0] > 1.5 * compared[1]
+    assert compared[0] > 1.5 * max(compared[1:])
 
 
 def test_who_keeps_a_process_of_its_own():

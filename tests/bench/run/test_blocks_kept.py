@@ -250,6 +250,13 @@ def test_each_process_of_a_repeat_is_one_number_paired_in_its_own_blocks():
     assert found.repeats == 2
 
 
+def test_processes_of_a_run_that_goes_on_are_none_of_those_before():
+    """Two of one repeat are numbers 0 and 1; of the next repeat there are two more."""
+    first = frames_of(resumed("naive", [1.0] * 4, [3.0] * 4))
+    again = [replace(row, repeat=1) for row in resumed("naive", [1.0] * 4, [3.0] * 4)]
+    assert frames_of(again, first).epochs["block"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
 def test_losses_are_compared_by_set_in_whichever_process_and_block_it_was_measured():
     """Sets 0 to 3 have losses 3.0 to 3.3, and one path has others in its last block."""
     naive = resumed("naive", [1.0] * 4, [3.0, 3.1, 3.2, 3.3], (0, 1, 2, 3))

@@ -31,6 +31,7 @@ class Clocked:
     """Does a case in as many seconds of the test's clock as its variant says."""
 
     now, begun, preparing_s, told = 0.0, 0, 1000.0, 0.0
+    checks_all: list[bool]
 
     def __init__(
         self, _folder: Path, _environ: object, _command: object, until: float, count: int
@@ -49,6 +50,7 @@ class Clocked:
         with closing(PartWriter(block.part)) as out:
             for job in block.jobs:
                 Clocked.begun += 1
+                Clocked.checks_all.append(job.first)
                 takes_s = float(job.case.variant)
                 if Clocked.now + takes_s > self.until:
                     Clocked.now = self.until
@@ -67,7 +69,7 @@ class Clocked:
 
 @pytest.fixture(autouse=True)
 def clocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    Clocked.now, Clocked.begun, Clocked.preparing_s = 0.0, 0, 1000.0
+    Clocked.now, Clocked.begun, Clocked.preparing_s, Clocked.checks_all = 0.0, 0, 1000.0, []
     monkeypatch.setattr(runner_module, "state_of", lambda _: "-")
     monkeypatch.setattr(runner_module.time, "monotonic", lambda: Clocked.now)
     monkeypatch.setattr(runner_module, "Engine", Clocked)
@@ -106,6 +108,23 @@ def test_the_plan_s_budget_is_time_in_further_cases(store, budget_s, ends, took)
     assert (run.run(), run.left) == (0, 0)
     assert Clocked.now == 30 + (30 if budget_s == 35 else took)
     assert sum(row.stage == "case" for row in rows_of_run(store)) == 1 + ends
+
+
+def test_in_a_run_that_goes_on_its_own_cases_are_not_of_the_budget_and_further_ones_are(store):
+    """30 s each, and 50 for further ones: one of these, and 20 s are left."""
+    Clocked.preparing_s = 0.0
+    own = series(30)
+    assert left(store, own, budget_s=50) == (0, 30)
+    task = PreparedRun(store, own, Measure(repeats=1, budget_s=50), "cpu", "abc", "box")
+    for number in (1, 2):
+        asked = [[replace(own[0], repeat=number)]]
+        run = Runner(task, further=lambda _, asked=asked: asked.pop() if asked else [])
+        assert (run.run(), Clocked.begun) == (0, 2)
+
+
+def test_all_rows_are_compared_in_one_repeat_of_a_path(store):
+    left(store, [replace(one, repeat=number) for number in range(3) for one in series(20, 30)])
+    assert Clocked.checks_all == [True, True, False, False, False, False]
 
 
 def test_the_time_that_is_given_is_that_of_the_whole_run_and_cuts_off_the_case_in_flight(store):

@@ -20,6 +20,7 @@ from gatherbench.bench.run.counting import (
 )
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Job
+from gatherbench.bench.run.part import read_part
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.datasets.store import open_dataset
@@ -163,10 +164,13 @@ def test_requests_of_two_epochs_by_hand(make_job, monkeypatch):
 
 
 def test_each_rank_has_what_its_own_minibatches_ask_for(make_job):
-    job = make_job()
+    job = make_job(epochs=2)
     workload = replace(job.case.workload, gpus=2)
     job = replace(job, case=replace(job.case, workload=workload))
     (job,) = counted(job)
+    assert job.counts is not None
+    told = [r["fraction"] for r in read_part(job.counts) if r["kind"] == "work"]
+    assert told == [0.25, 0.5, 0.75, 1.0], "two ranks of two epochs each"
     for rank in (0, 1):
         mine = replace(job, rank=rank)
         drawn = Epochs(mine, open_dataset(job.dataset)).first

@@ -112,6 +112,16 @@ def test_what_one_has_started_ends_with_it(engine, end):
     assert run(engine, "pass") is None
 
 
+def test_what_one_has_started_has_time_to_end_by_itself(tmp_path):
+    """As a library's tracker has, which cleans up behind it."""
+    command = (sys.executable, "-c", SERVER.replace("GRACE_S = 0.1", "GRACE_S = 100"))
+    patient, file = Engine(tmp_path, os.environ, command), tmp_path / "cleaned up"
+    script = ["sh", "-c", f"sleep 0.2; touch '{file}'"]
+    assert run(patient, f"import subprocess; subprocess.Popen({script})") is None
+    patient.close()
+    assert file.exists()
+
+
 def test_what_one_has_started_ends_with_the_runner(tmp_path):
     """Even if that is killed."""
     code = (

@@ -76,6 +76,13 @@ def test_every_order_of_a_block_is_as_likely():
     assert all(abs(seen - 100) < 40 for seen in count.values()), "4 standard deviations"
 
 
+def test_two_of_four_that_share_a_set_leave_every_other_order_open():
+    """12 of the 24 orders have a and b apart; the rarest of them is drawn in one of 16."""
+    draw = random.Random(0)
+    seen = {"".join(apart({"a": 0, "b": 0, "c": 1, "d": 2}, draw)) for _ in range(600)}
+    assert len(seen) == 12
+
+
 def test_behind_an_epoch_of_its_set_a_path_is_not_the_first():
     draw = random.Random(0)
     count = Counter("".join(apart({"a": 0, "b": 1, "c": 2}, draw, 0)) for _ in range(400))

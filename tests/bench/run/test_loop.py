@@ -101,3 +101,13 @@ def test_an_error_in_a_fetch_ends_the_epoch():
 
     with pytest.raises(RuntimeError, match="link is gone"):
         run_epoch(batches(2, []), Broken(0, []), LoggedSteps([]))
+
+
+def test_an_id_that_a_gpu_finds_bad_in_its_own_time_ends_the_epoch_once_all_is_trained():
+    class Late(Logged):
+        def check_fetched(self) -> None:
+            raise IndexError(f"a bad id, {self.log.count(('train', 1))} step 1")
+
+    log: list[tuple[str, int]] = []
+    with pytest.raises(IndexError, match="1 step 1"):
+        run_epoch(batches(2, log), Late(1, log), LoggedSteps(log))

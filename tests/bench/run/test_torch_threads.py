@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gatherbench.bench.run.check import WrongThreadsError
+from gatherbench.bench.run.check import WrongThreadsError, threads_kept
 from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.strategies.host_fetcher import DirectPath
 
@@ -92,3 +92,13 @@ def test_a_case_whose_path_changes_them_fails(make_job, monkeypatch):
         monkeypatch.setattr(torch, "get_num_threads", lambda: number)
         last = rows_of(read_part(job.part))[-1]
         assert (last.stage, last.metric, last.status) == ("check", "threads", "failed")
+
+
+def test_the_next_case_has_the_threads_that_it_was_given():
+    given = torch.get_num_threads()
+    try:
+        with pytest.raises(WrongThreadsError, match=r"a call in open\(\)"), threads_kept("open"):
+            torch.set_num_threads(given + 1)
+        assert torch.get_num_threads() == given
+    finally:
+        torch.set_num_threads(given)
