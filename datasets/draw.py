@@ -238,6 +238,7 @@ def hashed_columns(
         return degrees, rows
 
     firsts = range(0, nodes, _COLUMNS)
-    for number, columns in enumerate(in_order(run, zip(firsts), worker_count()), start=1):
+    made = in_order(run, ((first,) for first in firsts), worker_count())
+    for number, columns in enumerate(made, start=1):
         yield columns
         progress("draw edges", number / len(firsts))

@@ -49,7 +49,7 @@ def edge_keys(
                 bad = ids[(ids < 0) | (ids >= num_nodes)][0]
                 nodes = f"there are {num_nodes:,} nodes"
                 raise DatasetError(f"{what}: an edge names node {bad}, but {nodes}")
-        for u, v in ((source, target), (target, source))[: 1 + undirected]:
+        for u, v in ((source, target), (target, source)) if undirected else ((source, target),):
             part = keys[filled : filled + len(u)]
             np.multiply(v, num_nodes, out=part, dtype=np.int64)
             part += u
@@ -95,7 +95,7 @@ def one_range(
 
     Types follow one another in one range of numbers, in the order of ``counts``, their sizes. With
     ``both_ways`` the inverse of each kind is stored, too, as another kind. A number that exceeds
-    its type's, and so would be a node of another type, is a ``DatasetError``.
+    its type's, and so would be a node of another type, or too little memory is a ``DatasetError``.
     """
     starts = np.cumsum([0, *counts.values()]).tolist()
     first = dict(zip(counts, starts, strict=False))

@@ -94,7 +94,8 @@ def discard(folder: Path, name: Path | None = None) -> None:
     If this is interrupted, the next writer of ``name`` (default: ``folder``) completes it.
     """
     if folder.is_symlink():
-        return folder.unlink()
+        folder.unlink()
+        return
     doomed = _hidden(name or folder)
     shutil.rmtree(doomed, ignore_errors=True)
     folder.rename(doomed)
@@ -114,14 +115,14 @@ def make_parent(folder: Path) -> None:
 
 
 def check_free_space(place: Path, needed: int, name: str) -> None:
-    """Refuse (``DatasetError``) what needs more bytes than the disk of a folder has."""
+    """Refuse (``DatasetError``) what needs more bytes than are free on the disk of a folder."""
     free = shutil.disk_usage(place).free
     if free < needed:
         raise DatasetError(f"{place}: {name} needs {needed:,} bytes and {free:,} are free; {_ROOM}")
 
 
 def check_memory(needed: int, what: str) -> None:
-    """Refuse (``DatasetError``) what needs more bytes than free memory and the process's limit."""
+    """Refuse (``DatasetError``) what free memory, or this process's limit, has no room for."""
     import psutil  # readers of a dataset skip this import
 
     override = os.environ.get("GATHERBENCH_MEMORY_GIB")  # overrides the kernel's number

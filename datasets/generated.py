@@ -77,7 +77,8 @@ def feature_rows(
         return random.integers(limits.min, limits.max, shape, real.type, endpoint=True)
 
     chunks = -(-num_nodes // rows)
-    for number, values in enumerate(in_order(chunk, zip(range(chunks)), worker_count())):
+    tasks = ((number,) for number in range(chunks))
+    for number, values in enumerate(in_order(chunk, tasks, worker_count())):
         progress("write features", number / chunks)
         yield values
 

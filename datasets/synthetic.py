@@ -59,7 +59,7 @@ class SyntheticSource:
             "self-loops removed, repeated edges merged",
             "features (float32) and labels are random: nothing can be learnt",
             "splits are drawn from nodes that have in-neighbours",
-            *filter(None, [self.unlike]),
+            *([self.unlike] if self.unlike else []),
         )
         return self.spec(self.name, scale, f"RMAT generator, seed {_SEED}; {self.source}", notes)
 

@@ -48,10 +48,11 @@ def call_runtime(name: str, *arguments: Any, hints: dict[str, str] | None = None
     Raises:
         CudaCallError: the status is not success; ``hints`` are remedies by status name.
     """
+    module = runtime()
     try:
-        return _call(runtime(), "cudaGetErrorString", name, arguments, hints or {})
+        return _call(module, "cudaGetErrorString", name, arguments, hints or {})
     except CudaCallError:
-        runtime().cudaGetLastError()  # reported here, so clear it
+        module.cudaGetLastError()  # reported here, so clear it
         raise
 
 

@@ -82,10 +82,10 @@ class GridPoint:
     @property
     def macros(self) -> tuple[tuple[str, str], ...]:
         """The macros with which the kernel is compiled."""
-        names = ("SHIFT", "WIDTH", "FLAT", "ROWS", "LOADS", "INDEX")
-        mapping = SHIFTS.index(self.shift), self.width, int(self.flat)
-        values = (*mapping, self.rows, self.loads, self.index_bytes)
-        return tuple((f"GATHER_{n}", str(value)) for n, value in zip(names, values, strict=True))
+        shift = SHIFTS.index(self.shift)
+        values = {"SHIFT": shift, "WIDTH": self.width, "FLAT": int(self.flat), "ROWS": self.rows}
+        values |= {"LOADS": self.loads, "INDEX": self.index_bytes}
+        return tuple((f"GATHER_{name}", str(value)) for name, value in values.items())
 
     @property
     def block(self) -> tuple[int, int]:

@@ -46,7 +46,8 @@ class Table:
 
 @functools.cache
 def architecture(device: torch.device) -> str:
-    return "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
 
 
 def load_kernel(cubin: bytes, name: str) -> Any:

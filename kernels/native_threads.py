@@ -335,7 +335,7 @@ class NativeThreads:
 
     def post(self, job: Job, threads: int, held: object, *, helped: bool) -> int:
         """Post a job for ``threads`` threads, of which the caller is one if ``helped``; return its
-        number, for :meth:`done`. ``held`` is the memory that it reads and writes."""
+        number, for :meth:`done`. ``held``, the memory that it uses, is kept alive until then."""
         others = threads - helped
         with self._posting:
             number = self.posted

@@ -78,6 +78,7 @@ class Policy:
             self.shift_whole_lines or row_bytes % LINE_BYTES != 0
         )
         one_load = lanes and units <= lanes
+        max_blocks = None if self.max_threads is None else self.max_threads // self.block_threads
         return GridPoint(
             self.shift if shifted else "none",
             width,
@@ -86,7 +87,7 @@ class Policy:
             loads=1 if one_load else self.in_flight,
             index_bytes=index_bytes,
             block_threads=self.block_threads,
-            max_blocks=self.max_threads and self.max_threads // self.block_threads,
+            max_blocks=max_blocks,
         )
 
     def _lanes(self, units: int) -> int:

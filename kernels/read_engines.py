@@ -222,7 +222,8 @@ class ThreadEngine:
     name = "threads"
 
     def __init__(self, depth: int) -> None:
-        self._depth, (self._pread,) = depth, _addresses(ctypes.CDLL(None), "pread")
+        (self._pread,) = _addresses(ctypes.CDLL(None), "pread")
+        self._depth = depth
         self._pool = ThreadPoolExecutor(max(1, depth - 1), "gatherbench-gather")
 
     def run(self, reads: Reads) -> None:

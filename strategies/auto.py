@@ -54,7 +54,8 @@ FAR = 1.5
 PAUSE = 10.0
 #: DGL's grid is for sorted ids: a variant that differs from the default in two parameters.
 DGL_GRID = AlignedZeroCopy(order="sorted", grid="dgl")
-_CANNOT = (RuntimeError, ValueError, MemoryError, OSError)  #: A path cannot be opened.
+#: The errors of a path that cannot be opened.
+_CANNOT = (RuntimeError, ValueError, MemoryError, OSError)
 CLOCK = "from one fetch's submit to the next, training included; turns in shuffled blocks"
 
 
@@ -143,9 +144,9 @@ Search = Generator[Turn[P], float | None, Outcome[P]]
 
 
 def search(paths: Sequence[P], draw: random.Random, enough: Callable[[], bool]) -> Search[P]:
-    """Find the fastest of ``paths`` (else ``NoPathError``), which have their first turns in this
-    order. It ends with the best path so far when ``enough`` tells that too few minibatches are left
-    for another :data:`MOST` blocks."""
+    """Find the fastest of ``paths``, which have their first turns in this order; ``NoPathError``:
+    none can be opened. It ends with the best path so far when ``enough`` tells that too few
+    minibatches are left for another :data:`MOST` blocks."""
     first: dict[P, float] = {}
     best: P | None = None
     for path in paths:

@@ -94,7 +94,10 @@ def new_run(
     plan = plan.model_copy(update={"device": device, "profile": profile})
     cases = plan.cases()
     used = [known.PLUGINS for known in (strategies, datasets, meters)]
-    plugins = {known.group: {k: asdict(v) for k, v in known.packages().items()} for known in used}
+    plugins = {
+        known.group: {name: asdict(package) for name, package in known.packages().items()}
+        for known in used
+    }
     waiting = Waiting.chosen(plan.measure.threads, env["cpu"], load)
     env |= {"load": asdict(load), "waiting": asdict(waiting), "plugins": plugins}
     packages = {package["package"] for named in plugins.values() for package in named.values()}
@@ -160,12 +163,12 @@ def execute(run: PreparedRun, out: Console, err: Console, budget_s: float | None
     """
     folder, measure = shlex.quote(str(run.store.folder)), run.measure
     again = escape(f"Go on with: gatherbench run --resume {folder}")
-    for line in _introduction(run):
-        out.print(line, soft_wrap=True, highlight=False)
-    if budget_s is not None:  # it replaces the plan's
-        measure = measure.model_copy(update={"budget_s": 0.0})
-    further = StoppingRule(run.cases, measure, run.store.env())
     try:
+        for line in _introduction(run):
+            out.print(line, soft_wrap=True, highlight=False)
+        if budget_s is not None:  # it replaces the plan's
+            measure = measure.model_copy(update={"budget_s": 0.0})
+        further = StoppingRule(run.cases, measure, run.store.env())
         with progress_bar(err) as bar:
             runner = Runner(run, reporter(bar, out), budget_s=budget_s, further=further)
             failed = runner.run()
@@ -317,7 +320,8 @@ def _refuse(
         raise InputError(f"measure.threads: {cores}, but {only}; 0 uses them all")
     ranks = max(every_ranks) // env.get("machines", 1)
     if measure.sampler_workers * ranks > cores:
-        each = f"{measure.sampler_workers}" + f" for each of {ranks} ranks" * (ranks > 1)
+        scope = f" for each of {ranks} ranks" if ranks > 1 else ""
+        each = f"{measure.sampler_workers}{scope}"
         only = f"a case may use only {cores} cores: at most {cores // ranks}"
         raise InputError(f"measure.sampler_workers: {each}, but {only}")
     if group is not None:

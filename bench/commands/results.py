@@ -20,6 +20,8 @@ from gatherbench.bench.commands.common import (
     print_table,
 )
 
+_THRESHOLD = "Smallest difference that matters, as a share."
+_STRICT = "Exit with 3 as soon as one case cannot be judged."
 _METRIC = "Metric that decides (epoch, fetch, gpu_energy, …); repeat for several."
 _PROFILE = "One of `list profiles`, or a .toml file (default: that of the run, or of a new run)."
 _GRAPH = "A graph instead of a run: a dataset, or NODES,EDGES,DIM such as 2.4M,124M,100."
@@ -74,8 +76,8 @@ def compare(
     base: Annotated[Path, typer.Argument(metavar="A", help="Folder of the earlier run.")],
     new: Annotated[Path, typer.Argument(metavar="B", help="Folder of the new run.")],
     metric: Annotated[list[str] | None, typer.Option(help=_METRIC)] = None,
-    threshold: Annotated[float, typer.Option(help="Least difference that matters.")] = 0.05,
-    strict: Annotated[bool, typer.Option("--strict", help="3 if one case is not judged.")] = False,
+    threshold: Annotated[float, typer.Option(help=_THRESHOLD)] = 0.05,
+    strict: Annotated[bool, typer.Option("--strict", help=_STRICT)] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Tell whether run B is slower than run A.

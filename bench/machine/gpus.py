@@ -95,10 +95,8 @@ def nvml_session() -> Iterator[int]:
         pynvml.nvmlInit()
         try:
             if not (count := int(pynvml.nvmlDeviceGetCount())):
-                cause, remedy = (
-                    "NVML answers but lists no GPU",
-                    "pass one into this container or VM",
-                )
+                cause = "NVML answers but lists no GPU"
+                remedy = "pass one into this container or VM"
                 raise SensorUnavailableError(Reason("no_device", cause, remedy))
             yield count
         finally:

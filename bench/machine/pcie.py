@@ -27,7 +27,8 @@ def raw_rate(generation: int, lanes: int = 16) -> float:
     It raises :class:`UnknownLinkError`.
     """
     if generation not in _GENERATIONS:
-        raise UnknownLinkError(unsupported(f"PCIe generation {generation}; known are 1 to 6"))
+        known = f"{min(_GENERATIONS)} to {max(_GENERATIONS)}"
+        raise UnknownLinkError(unsupported(f"PCIe generation {generation}; known are {known}"))
     if lanes not in _LANES:
         raise UnknownLinkError(unsupported(f"PCIe x{lanes}; known are 1, 2, 4, 8 and 16 lanes"))
     transfers, code = _GENERATIONS[generation]

@@ -32,7 +32,10 @@ from gatherbench.strategies.registry import build
 #: Columns of a case's declarations, by the field of a data path or of the training's cost.
 _PATH, _TRAINING = (
     {name: Column(stage, of["metric"], of["unit"], declared=True).name for name, of in fields}
-    for stage, fields in ((stage, DECLARED[stage].items()) for stage in ("fetch", "train"))
+    for stage, fields in (
+        ("fetch", DECLARED["fetch"].items()),
+        ("train", DECLARED["train"].items()),
+    )
 )
 #: Declarations that a prediction requires (``bench/run/counting.py``).
 _NEEDED = {f"declared_{name}" for name in ("payload_bytes", "row_bytes", "gpu_table_bytes")}

@@ -70,8 +70,10 @@ class Workload:
     def _fields(self) -> dict[str, Any]:
         """Return the digest's fields, without later ones at their defaults, so old ids remain."""
         later = {"gpus": 1, "sampler": "", "around_step": "", "step": "issued"}
-        fields = asdict(self).items() - later.items()
-        return {key: value for key, value in fields if key != "scaling" or self.gpus > 1}
+        fields = {key: value for key, value in asdict(self).items() if later.get(key) != value}
+        if self.gpus == 1:
+            del fields["scaling"]
+        return fields
 
 
 #: The description of a field that differs from its default.

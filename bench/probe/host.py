@@ -82,7 +82,10 @@ def host_sample(rig: Rig, point: Point) -> Observation:
     drawn = int(torch.randint(1 << 30, (1,), generator=rig.random))
     batches = epoch_seeds(seeds, BATCH_SIZE, 0, drawn)[:BATCHES]
     sampled: list[MiniBatch] = []
-    sample = lambda: sampled.extend(sampler.sample(batch, drawn) for batch in batches)  # noqa: E731
+
+    def sample() -> None:
+        sampled.extend(sampler.sample(batch, drawn) for batch in batches)
+
     observation = rig.clocked(0, sample, wait=False)
     return observation._replace(amount=sum(e.shape[1] for batch in sampled for e in batch.edges))
 

@@ -131,8 +131,11 @@ class RowChecker(Watch):
         self._begin, self._kept = self.draw.randrange(2), list[_KeptRows]()
         #: The rows of a minibatch that are checked, and their ids before a path had them.
         self._handed: dict[int, tuple[range, Tensor]] = {}
-        yield self
-        self._compare_kept()
+        try:
+            yield self
+            self._compare_kept()
+        finally:  # a failed case must not hold rows in the GPU's memory
+            self._kept.clear()
 
     def handed(self, number: int, ids: Tensor) -> None:
         if self._chosen is None or number in self._chosen:

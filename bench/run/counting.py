@@ -123,7 +123,7 @@ class MinibatchSet:
 
 
 def _own_model(workload: Workload) -> type:
-    """Return the class of a workload's own model; of another it is a base of none of ours."""
+    """Return the class of a workload's own model; for a built-in one, which is none, ``object``."""
     return object if workload.model in MODELS else own_model(workload.model)
 
 
@@ -218,7 +218,9 @@ def path_facts(path: DataPath) -> Iterator[Fact]:
         if isinstance(value, Mapping):  # requests, by size
             for size, count in sorted(value.items()):
                 yield "fetch", metric.replace("N", str(size)), about["unit"], count, source, None
-        elif (value is not None and (value or name != "engine_copies")) or why:
+        elif name == "engine_copies" and not value:
+            continue
+        elif value is not None or why:
             yield "fetch", metric, about["unit"], value, source, why
 
 

@@ -378,7 +378,7 @@ def _checked(
         if name not in keys:
             values = data[name] = column.to_numpy().astype(float)
             size = np.abs(values[values != 0])
-            wrong = (size < LEAST) | (size > MOST) | np.isnan(size)
+            wrong = (size < LEAST) | (size > MOST) | np.isnan(size)  # NaN: missing, or no number
             if wrong.sum() > column.null_count or (name in times and (values < 0).any()):
                 raise ValueError(f"{name} has a value that is no measurement")
         elif name in _WHOLE:

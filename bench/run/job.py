@@ -24,8 +24,8 @@ CHOICE = TypeAdapter(SensorChoice)
 
 
 class Ready(NamedTuple):
-    """A workload that can be measured: its dataset's folder, the identity of it and its
-    minibatches, and the file with these' counts."""
+    """A workload that can be measured: its dataset's folder, the identity of dataset and
+    minibatches, and the file with the counts of these."""
 
     dataset: Path
     identity: str

@@ -233,8 +233,15 @@ class Group:
         if self.store.check(["left0"]):
             self.say(f"left{self.launch.rank}", True)  # the first one waits for that
             raise SystemExit
-        if self.launch.machines == 1 and not psutil.pid_exists(self._first):
+        if self.launch.machines == 1 and not _runs(self._first):
             raise LaunchError("the first process is gone")
+
+
+def _runs(process: int) -> bool:
+    """Return whether a process has not ended, even if nobody has waited for it yet."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def follow(group: Group) -> NoReturn:
@@ -268,7 +275,7 @@ def _start_ranks(group: Group, folder: Path) -> NoReturn:
                 meeting=meeting,
                 part=fresh(folder / "case.jsonl"),
                 tuned=folder / "tuned.json",
-                counts=message["counts"] and folder / "counts.jsonl",
+                counts=None if message["counts"] is None else folder / "counts.jsonl",
             )
             workload = job.case.workload
             if workload not in known:
@@ -305,8 +312,9 @@ def collect_parts(job: Job) -> list[str]:
         return []
     store, problems = store_of(job, ANSWER_S), list[str]()
     for machine in range(1, job.meeting.machines):
+        key = f"parts{machine}"
         try:
-            answer = heard(store, key := f"parts{machine}", ANSWER_S)
+            answer = heard(store, key, ANSWER_S)
         except TimeoutError:
             problems.append(f"machine {machine} does not answer")
             continue

@@ -129,8 +129,8 @@ def profiles() -> pd.DataFrame:
     """List every machine that ships as a link profile, and its unknown constants."""
     from gatherbench.bench.model.profile import load_profile, profile_names
 
-    known = {name: load_profile(name) for name in profile_names()}
-    rows = [(k, v.description, ", ".join(v.unknown()) or "–") for k, v in known.items()]
+    known = [(name, load_profile(name)) for name in profile_names()]
+    rows = [(name, of.description, ", ".join(of.unknown()) or "–") for name, of in known]
     return pd.DataFrame(rows, columns=["profile", "machine", "not known"])
 
 

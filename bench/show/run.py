@@ -36,7 +36,7 @@ def render(run: Run) -> RenderableType:
     tables = [compared(field, frame) for field, frame in frames if len(frame)] or [numbers(run)]
     parts = []
     for table in tables:
-        titles = dict(zip(table.groups, table.groups, strict=True)) | run.names
+        titles = {name: name for name in table.groups} | run.names
         parts += in_terminal(table, {name: f"{title}: {text}" for name, title in titles.items()})
     failed = [Text(reason) for reason in reasons(run, never=True)]
     return Group(*parts, *failed, *[Text()] * bool(failed), *_answer(run))

@@ -20,8 +20,9 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 def edges_of(graph: Any, num_nodes: int | None = None) -> Tensor:
     """Return the edges of a PyG ``Data``, or of an ``edge_index`` (a tensor, an array, lists), as
     int64 ``[2, E]`` on the CPU; row 0 holds the sources. For a ``Data`` with ``adj_t`` they are its
-    entries, column by column of the adjacency, as `ToSparseTensor` orders them. None may name a
-    node beyond ``num_nodes``, by default those of the ``Data``; it may have one kind of nodes.
+    entries, column by column of the adjacency, as `ToSparseTensor` orders them. An edge to a node
+    beyond ``num_nodes`` (by default those of the ``Data``) is refused, and so are several kinds of
+    nodes.
     """
     import torch
     from torch_geometric.data import Data, HeteroData
@@ -44,16 +45,16 @@ def edges_of(graph: Any, num_nodes: int | None = None) -> Tensor:
         raise ValueError(f"{label}: a sparse tensor; give its entries: x.to_sparse_coo().indices()")
     if edges.dim() != 2 or edges.shape[0] != 2:
         turned = edges.dim() == 2 and edges.shape[1] == 2
-        remedy = "; edge_index.t().contiguous() turns it" * turned
+        remedy = "; edge_index.t().contiguous() turns it" if turned else ""
         raise ValueError(f"{label}: has shape {list(edges.shape)}, expected [2, E]{remedy}")
     if edges.dtype == torch.bool or edges.is_floating_point() or edges.is_complex():
         raise ValueError(f"{label}: holds {edges.dtype}, expected whole numbers; edge_index.long()")
     edges = edges.cpu().long()
     if num_nodes is not None and (bad := ((edges < 0) | (edges >= num_nodes)).any(dim=0)).any():
         at = int(bad.int().argmax())
-        ends = " to ".join(map(str, edges[:, at].tolist()))
+        source, target = edges[:, at].tolist()
         nodes = f"there are {num_nodes} nodes, numbered from 0"
-        raise ValueError(f"{label}: edge {at} goes from {ends}, and {nodes}")
+        raise ValueError(f"{label}: edge {at} goes from {source} to {target}, and {nodes}")
     return edges
 
 

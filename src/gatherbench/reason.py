@@ -26,7 +26,7 @@ class Reason:
 
     def __str__(self) -> str:
         """Return the text for rows and tables: ``kind: cause; remedy``, in one printable line."""
-        return plain(f"{self.kind}: {self.cause}" + f"; {self.remedy}" * bool(self.remedy))
+        return plain(f"{self.kind}: {self.cause}" + (f"; {self.remedy}" if self.remedy else ""))
 
 
 def unsupported(cause: str, remedy: str = "") -> Reason:
