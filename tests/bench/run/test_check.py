@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import torch
@@ -144,6 +146,16 @@ def test_what_is_kept_is_bounded_and_compared_once(monkeypatch):
             compared.append(checker.rows)
     assert compared == [0, 0, 30, 30, 30, 60, 60]
     assert checker.rows == 70
+
+
+def test_a_failed_epoch_leaves_no_rows_behind():
+    ids, checker = torch.arange(10), RowChecker(TABLE, CPU)
+    with suppress(ZeroDivisionError), checker.watching("in epoch 77") as watch:
+        look(watch, 0, ids, TABLE[ids])
+        raise ZeroDivisionError
+    kept = [seen for seen in gc.get_objects() if type(seen) is check_module._KeptRows]
+    assert not [seen for seen in kept if "77" in seen.where]
+    assert checker.rows == 0
 
 
 def last_byte_flipped(ids: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.bench.observations import rows_of_run
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from gatherbench.bench.run.launch import Launch, LaunchError
 from gatherbench.bench.run.machines import Group
@@ -212,6 +213,18 @@ def test_an_address_that_no_other_machine_reaches_is_refused():
     group = Group(Launch("srun", 0, 2, 0, 1, "localhost", port()))
     with pytest.raises(LaunchError, match=r"localhost is .* here, which no other machine"), group:
         pass
+
+
+def test_a_first_process_that_nobody_has_waited_for_is_gone(tmp_path):
+    group = Group(Launch("srun", 1, 2, 1, 2))
+    group.store = FileStore(str(tmp_path / "store"))
+    with subprocess.Popen(["sleep", "100"]) as first:
+        group._first = first.pid
+        group.check()
+        first.kill()
+        os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(LaunchError, match="the first process is gone"):
+            group.check()
 
 
 def measuring(process: subprocess.Popen[str], folder: Path) -> None:
