@@ -8,7 +8,7 @@ import torch
 
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import KEPT_LINES, count_requests
-from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.data_path import DataPath, total
 from gatherbench.strategies.registry import build
 
 IDS = torch.tensor([4, 4, 1, 9], dtype=torch.int32)  # 4 rows, 3 of them distinct
@@ -104,6 +104,15 @@ def test_requests_are_those_of_the_policy_that_is_launched(name, params, rows, p
     assert path.gpu_requests == {size: n for size, n in counts.requests.items() if n}
     carried = sum(size * count for size, count in (path.gpu_requests or {}).items())
     assert carried == counts.read_bytes >= path.gpu_link_read_bytes
+
+
+def test_page_visits_add_up_over_the_minibatches_that_are_read_in_place():
+    """Rows in GPU memory visit none; where a minibatch's visits are unknown, the sum is unknown."""
+    read = DataPath(8, gpu_link_read_bytes=8, gpu_page_visits=3, gpu_requests={32: 1})
+    kept = DataPath(8, gpu_memory_bytes=8, gpu_requests={})
+    assert total([read, kept, read]).gpu_page_visits == 6
+    uncounted = dataclasses.replace(read, gpu_page_visits=None)
+    assert total([read, kept, uncounted]).gpu_page_visits is None
 
 
 def test_all_in_gpu_sends_only_ids():

@@ -86,6 +86,13 @@ def test_times_asked_counts_minibatches_not_ids():
     assert times_asked(iter(minibatches), 5).tolist() == [0, 1, 0, 2, 0]
 
 
+@pytest.mark.parametrize(("count", "kept"), [(1, [3]), (2, [2, 3]), (3, [1, 2, 3])])
+def test_a_use_counts_more_than_any_degree(count, kept):
+    """Row 3 was used once and is nobody's neighbour; row 2, the most common one, was not used."""
+    known = Knowledge(graph=HAND_MADE, earlier=lambda _: iter([torch.tensor([3])]))
+    assert placed("presampled", count, 4, known).ids.tolist() == kept
+
+
 @given(degrees=st.lists(st.integers(0, 2), min_size=1), share=st.floats(0, 1))
 def test_of_rows_of_equal_score_the_lower_are_kept(degrees, share):
     ends = np.repeat(np.arange(len(degrees)), degrees)
