@@ -64,7 +64,10 @@ def check(
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU if any.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Test each variant of a strategy with the conformance suite, or try a meter."""
+    """Test each variant of a strategy with the conformance suite, or try a meter.
+
+    Names are those of `list strategies`, and of `list meters`.
+    """
     if names[0] == "meter" and len(names) == 2:
         return _check_meter(names[1], as_json)
     if len(names) != 1:

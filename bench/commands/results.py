@@ -23,6 +23,8 @@ from gatherbench.bench.commands.common import (
 _THRESHOLD = "Smallest difference that matters, as a share."
 _STRICT = "Exit with 3 as soon as one case cannot be judged."
 _METRIC = "Metric that decides (epoch, fetch, gpu_energy, …); repeat for several."
+_STRICT = "Exit with 3 if one case is not judged."
+_THRESHOLD = "Least difference that matters, as a share."
 _PROFILE = "One of `list profiles`, or a .toml file (default: that of the run, or of a new run)."
 _GRAPH = "A graph instead of a run: a dataset, or NODES,EDGES,DIM such as 2.4M,124M,100."
 

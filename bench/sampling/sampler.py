@@ -67,12 +67,14 @@ class Sampler(ABC):
 
 
 def check_fanouts(fanouts: Sequence[int]) -> tuple[int, ...]:
-    """Return the fan-outs as a tuple; ``ValueError`` when there is none, a 0, or one below -1."""
+    """Return the fan-outs as a tuple; ``ValueError`` when there is none, or one is no whole number
+    from 1 up, or -1."""
     if not len(fanouts):
         raise ValueError("fanouts: expected one number for each layer, got none")
     for layer, fanout in enumerate(fanouts):
-        if fanout < -1 or fanout == 0:
-            raise ValueError(f"fanouts[{layer}] = {fanout}: expected a positive number, or -1: all")
+        if fanout < -1 or fanout == 0 or fanout % 1:
+            wanted = "expected a positive whole number, or -1: all"
+            raise ValueError(f"fanouts[{layer}] = {fanout}: {wanted}")
     return tuple(int(fanout) for fanout in fanouts)
 
 

@@ -152,7 +152,7 @@ def test_a_neighbour_outside_the_graph(stranger):
         DeviceSampler(indptr, indices, (2,), HOST)
 
 
-@pytest.mark.parametrize("fanouts", [(), (5, 0), (-2,)])
+@pytest.mark.parametrize("fanouts", [(), (5, 0), (-2,), (5, 2.5)])
 def test_fanouts_and_threads_that_make_no_sense(graph, fanouts):
     with pytest.raises(ValueError, match="fanouts"):
         NeighborSampler(*graph, fanouts)
