@@ -20,8 +20,6 @@ from gatherbench.bench.commands.common import (
     print_table,
 )
 
-_THRESHOLD = "Smallest difference that matters, as a share."
-_STRICT = "Exit with 3 as soon as one case cannot be judged."
 _METRIC = "Metric that decides (epoch, fetch, gpu_energy, …); repeat for several."
 _STRICT = "Exit with 3 if one case is not judged."
 _THRESHOLD = "Least difference that matters, as a share."
