@@ -24,7 +24,7 @@ from gatherbench.bench.run.part import read_part
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.datasets.store import open_dataset
-from gatherbench.strategies.base import Fetcher, Strategy
+from gatherbench.strategies.base import Fetcher, Minibatches, Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
 
@@ -79,6 +79,7 @@ def test_every_sum_is_its_own_and_each_epochs(make_job, monkeypatch):
             "sample.edges": edges[-1],
         }
         assert {name: said[name] for name in expected} == expected
+        assert "fetch.copy_engine_copies" not in said, "its rows are no copies of an engine's"
     assert edges[0] != edges[1]
     assert {row.rank for row in rows} == {-1}
 
@@ -161,6 +162,25 @@ def test_requests_of_two_epochs_by_hand(make_job, monkeypatch):
     nodes, sampled = sizes_of(job) or ()
     assert nodes.tolist() == [[1, 2, 3]] * 5 + [[1, 2, 2]] * 5
     assert sampled.tolist() == [[1, 2]] * 10
+
+
+def test_a_path_that_learns_is_told_what_it_has_fetched_before_each_set(make_job, monkeypatch):
+    """With a look-ahead of 1 the three that are checked first, the warm-up, and earlier sets."""
+    told = []
+
+    def heard(self: Strategy, asks: Minibatches) -> Iterator[DataPath]:
+        told.append([[ids.tolist() for ids in epoch] for epoch in asks.before])
+        return Strategy.data_paths(self, asks)
+
+    monkeypatch.setattr(FromPeers, "data_paths", heard)
+    monkeypatch.setattr(FromPeers, "lookahead", 1)
+    monkeypatch.setattr(counting, "build", lambda *_: FromPeers())
+    (job,) = counted(make_job(epochs=2, warmup_epochs=1))
+    epochs = Epochs(job, open_dataset(job.dataset))
+    warm, first = (
+        [batch.input_ids.tolist() for batch in of] for of in (epochs.warm_up(0), epochs.measured(0))
+    )
+    assert told == [[warm[:3], warm], [warm[:3], warm, first]]
 
 
 def test_each_rank_has_what_its_own_minibatches_ask_for(make_job):
