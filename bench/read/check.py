@@ -10,7 +10,7 @@ import pandas as pd
 from pydantic import ValidationError, create_model
 
 from gatherbench.bench.meters.load import Waiting
-from gatherbench.bench.plan.plan import Measure, NamedCase
+from gatherbench.bench.plan.plan import MANY, ONE, Measure, NamedCase
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.frames import CASES, ENDED, EPOCHS, OF_CASE, RESTORE, Frames
 from gatherbench.bench.run.part import StoreError
@@ -60,7 +60,7 @@ def limits_of(plan: dict[str, Any]) -> dict[str, Any]:
 def first_of(error: ValidationError) -> str:
     """Return the first error, in a line."""
     first = error.errors()[0]
-    where = ".".join(map(str, first["loc"]))
+    where = ".".join(str(part) for part in first["loc"] if part not in (ONE, MANY))
     return plain(": ".join(filter(None, (where, first["msg"]))))
 
 

@@ -122,7 +122,7 @@ def test_json_that_is_none_is_one_line(folder, file, text):
         ({"warmup_epochs": [1]}, "measure.warmup_epochs: "),
         ({"sampling": {"a": 1}}, "measure.sampling: Input should be a valid string"),
         ({"threads": EVIL}, "measure.threads: "),
-        ({"repeats": [0, 3]}, "repeats"),
+        ({"repeats": [0, 3]}, "repeats.0: Input should be greater"),
         ({"min_repeats": 9, "max_repeats": 3}, "Value error, repeats = [LEAST, MOST]"),
         ({"precision": 7}, "precision: "),
     ],
@@ -143,6 +143,7 @@ def test_a_measure_that_is_none_is_one_line(folder, measure, said):
         ({"epochs": 0}, "measure.epochs: Input should be greater"),
         ({"sampling": "everywhere"}, "measure.sampling: Input should be 'live'"),
         ({"timeout_s": "nan"}, "measure.timeout_s: "),
+        ({"repeats": None}, "measure.repeats: Input should be a valid integer"),
     ],
 )
 def test_what_can_be_read_and_not_measured_is_one_line_when_it_is_resumed(folder, measure, said):
