@@ -16,6 +16,7 @@ from gatherbench.bench.machine.numa import (
     Binding,
     bind_case,
     describe_numa,
+    node_of_pci,
     parse_cpulist,
     processors_by_node,
 )
@@ -189,3 +190,12 @@ def test_rows_say_where_a_case_ran():
     assert step.reason == "no_device: not bound: no GPU"
     step = bound(Binding(1, "by hand", None))
     assert (step.metric, step.value, step.source) == ("numa_node", 1.0, "by hand")
+
+
+def test_a_node_that_the_firmware_does_not_know_is_unknown(tmp_path, monkeypatch):
+    file = tmp_path / "bus/pci/devices/0000:a5:00.0/numa_node"
+    file.parent.mkdir(parents=True)
+    monkeypatch.setattr("gatherbench.bench.machine.numa.SYS", tmp_path)
+    for text, node in (("-1\n", None), ("1\n", 1)):
+        file.write_text(text)
+        assert node_of_pci("0000:A5:00.0") == node

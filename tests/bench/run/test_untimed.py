@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from gatherbench.bench.meters import power as power_module
 from gatherbench.bench.meters.nvml_device import GpuUnderTest, SensorChoice
 from gatherbench.bench.run import untimed as untimed_module
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.untimed import EnergyBlock, disk_roof
+from gatherbench.bench.run.untimed import EnergyBlock, disk_roof, peak_of
 from gatherbench.kernels.table_file import TableFile
 from gatherbench.reason import Reason, SensorUnavailableError
 
@@ -137,3 +138,9 @@ def test_where_nothing_can_be_read_it_says_why(tmp_path):
     assert (small.value, small.reason) == (None, "unsupported: the file has less than a block")
     assert gone.value is None
     assert f"cannot read the table {tmp_path / 'none'}: No such file" in str(gone.reason)
+
+
+def test_the_peak_of_a_step_counts_what_it_frees_again():
+    """4 MiB of ones, of which nothing is left."""
+    peak, _ = peak_of(lambda: torch.ones(1 << 20).sum().item(), torch.device("cpu"))
+    assert peak >= 4 << 20
