@@ -64,9 +64,7 @@ class Published:
         **sizes: Any,
     ) -> None:
         """Write the folder: the graph of ``edge_keys``, and what was published of its nodes.
-
-        ``sizes`` are the fields of the spec that the files decide. Merging may leave fewer edges.
-        """
+        ``sizes``: fields of the spec that the files decide; merging may leave fewer edges."""
         found = {"num_nodes": len(labels), "num_edges": len(keys), **sizes}
         with DatasetWriter(folder, dataclasses.replace(self.estimate(1.0), **found)) as writer:
             write_edges(writer, keys, kinds)

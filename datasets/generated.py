@@ -77,8 +77,7 @@ def feature_rows(
         return random.integers(limits.min, limits.max, shape, real.type, endpoint=True)
 
     chunks = -(-num_nodes // rows)
-    tasks = ((number,) for number in range(chunks))
-    for number, values in enumerate(in_order(chunk, tasks, worker_count())):
+    for number, values in enumerate(in_order(chunk, [(k,) for k in range(chunks)], worker_count())):
         progress("write features", number / chunks)
         yield values
 

@@ -54,8 +54,7 @@ FAR = 1.5
 PAUSE = 10.0
 #: DGL's grid is for sorted ids: a variant that differs from the default in two parameters.
 DGL_GRID = AlignedZeroCopy(order="sorted", grid="dgl")
-#: The errors of a path that cannot be opened.
-_CANNOT = (RuntimeError, ValueError, MemoryError, OSError)
+_CANNOT = (RuntimeError, ValueError, MemoryError, OSError)  # errors of a path that cannot open
 CLOCK = "from one fetch's submit to the next, training included; turns in shuffled blocks"
 
 

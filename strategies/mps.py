@@ -133,8 +133,7 @@ class CudaTrainingSide:
     def handles(self) -> list[list[bytes]]:
         """Return the handles by which another process opens the events."""
         with torch.cuda.device(self._device):  # the first handle makes the event, on this device
-            both = self._free, self._gathered
-            return [[event.ipc_handle() for event in events] for events in both]
+            return [[event.ipc_handle() for event in ring] for ring in (self._free, self._gathered)]
 
     def rows(self, place: int, count: int) -> tuple[Tensor, Tensor | None]:
         """Return room for ``count`` rows, and the whole buffer if it is new to the producer."""

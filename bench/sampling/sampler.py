@@ -67,8 +67,7 @@ class Sampler(ABC):
 
 
 def check_fanouts(fanouts: Sequence[int]) -> tuple[int, ...]:
-    """Return the fan-outs as a tuple; ``ValueError`` when there is none, or one is no whole number
-    from 1 up, or -1."""
+    """Return the fan-outs as a tuple; ``ValueError``: none, or other than 1, 2, … and -1."""
     if not len(fanouts):
         raise ValueError("fanouts: expected one number for each layer, got none")
     for layer, fanout in enumerate(fanouts):
