@@ -64,8 +64,9 @@ class Epochs:
         return list(itertools.islice(self.on_cpu(0), FIRST))
 
     def measured(self, number: int) -> Iterator[MiniBatch]:
-        """Yield the minibatches of set ``number``."""
+        """Yield the minibatches of set ``number``; an epoch begins that has waited for none yet."""
         tasks = iter(self._order(number))
+        self._waits.clear()
         if self._begin:
             return begun_ahead(self._begin, tasks, waited=self._waits.append)
         if self._workers:
@@ -98,10 +99,8 @@ class Epochs:
         return itertools.chain.from_iterable(map(self.ids, range(self.plan.epochs)))
 
     def waited_s(self) -> float | None:
-        """Return how long the loop waited for a GPU's draws, in seconds, since the last call."""
-        waited = sum(self._waits)
-        self._waits.clear()
-        return waited if self._begin else None
+        """Return how long the loop has waited for a GPU's draws in this epoch, in seconds."""
+        return sum(self._waits) if self._begin else None
 
     def typed(self, batch: MiniBatch) -> MiniBatch:
         """Return the minibatch with the kinds of its edges, if the model uses them."""

@@ -237,7 +237,6 @@ class MeasuredCase(ExitStack):
         before, slow = self.fetcher.counts(), self.fetcher.latencies()
         spots = self.checker.watching(f"in epoch {number}", epochs.batches)
         batches = epochs.measured(chosen)
-        epochs.waited_s()  # discards the waits of epochs that are not measured
         self.trainer.around.counts()
         with spots as watch, recorder:
             times = self._epoch(batches, watch)

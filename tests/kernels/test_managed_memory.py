@@ -118,9 +118,10 @@ def test_managed_memory_is_not_registered(cuda):
 
 def test_what_fails_halfway_is_freed(cuda):
     cuda.status["cudaMemAdvise"] = Status.cudaErrorUnknown
-    with pytest.raises(CudaCallError, match="cudaMemAdvise"):
+    with pytest.raises(CudaCallError, match="cudaMemAdvise") as failed:
         managed_table((4, 4), torch.float32)
-    assert cuda.held == {}
+    assert cuda.held == {}, "at once, though the traceback holds the buffer"
+    assert failed.tb
 
 
 def test_a_driver_without_memory_is_a_reason_with_its_remedy(cuda):

@@ -50,7 +50,7 @@ def test_paths_that_take_turns_have_the_order_of_an_epoch_drawn_once(make_job, m
     assert found[2] == found[3]
 
 
-def test_waits_for_what_a_gpu_draws_are_told_once(make_job, monkeypatch):
+def test_waits_for_what_a_gpu_draws_are_those_of_the_epoch(make_job, monkeypatch):
     """A clock that goes on by a second whenever it is read: one for each of 5 minibatches."""
     job = make_job()
     epochs = Epochs(job, open_dataset(job.dataset))
@@ -60,11 +60,9 @@ def test_waits_for_what_a_gpu_draws_are_told_once(make_job, monkeypatch):
     monkeypatch.setattr(workers.time, "perf_counter", lambda: float(next(clock)))
     batch = epochs.first[0]
     epochs._begin = lambda *_: SimpleNamespace(result=lambda: batch)
-    before, drawn = epochs.measured(1), epochs.measured(1)
-    of(before)
-    assert epochs.waited_s() == 5.0
-    of(drawn)
-    assert [epochs.waited_s(), epochs.waited_s()] == [5.0, 0.0]
+    for draw in (epochs.measured, epochs.warm_up, epochs.measured):
+        of(draw(1))
+        assert epochs.waited_s() == 5.0
 
 
 def test_what_a_path_may_know_is_drawn_by_the_cpu(make_job):
