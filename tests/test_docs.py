@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import typer.main
 from rich.console import Console
@@ -136,6 +137,19 @@ def test_the_readme_shows_the_ends_of_runs_as_they_are(number, folder):
     printed = " ".join(page.getvalue().split())
     pieces = [" ".join(piece.split()) for piece in quoted.split("…")]
     assert [piece for piece in pieces if piece not in printed] == []
+
+
+def test_the_pandas_that_the_readme_shows_gives_the_speed_up(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    (code,) = re.findall(r"```python\n(import.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    exec(code, names := {})
+    printed = pd.DataFrame(names["seconds"].loc[("cpu_gather", "naive")] / names["seconds"])
+    assert str(printed) in capsys.readouterr().out
+    epochs = load_run("results/example").measured["epoch_s"]
+    (one, *_), of = load_run("results/example").workloads, ["strategy", "variant"]
+    medians = epochs.xs(one, level="workload").groupby(of).median()
+    expected = medians["cpu_gather", "naive"] / medians["all_in_gpu", "default"]
+    assert printed.loc[("all_in_gpu", "default"), one] == pytest.approx(expected)
 
 
 #: Stands in for the program: `run` makes a folder, `compare` ends with $STATUS.
