@@ -166,10 +166,7 @@ def _epochs(sampling: str) -> Epochs:
     indices = rng.integers(0, NODES, 10 * NODES)
     train_ids = np.arange(MINIBATCHES * BATCH)
     dataset: Any = SimpleNamespace(
-        indptr=indptr,
-        indices=indices,
-        train_ids=train_ids,
-        spec=SimpleNamespace(num_nodes=NODES),
+        indptr=indptr, indices=indices, train_ids=train_ids, spec=SimpleNamespace(num_nodes=NODES)
     )
     job: Any = SimpleNamespace(
         measure=Measure(repeats=1, sampling=sampling),  # type: ignore[arg-type]

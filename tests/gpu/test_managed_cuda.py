@@ -167,9 +167,6 @@ def test_the_host_holds_a_table_once(dataset, kind, name, params, copies):
     assert copies - 0.05 < peak < copies + 0.3
 
 
-Fault = Callable[[str, int], None]
-
-
 def test_no_memory_is_a_reason_and_nothing_is_kept(fault):
     fault("cudaMallocManaged", NO_MEMORY)
     with pytest.raises(MemoryError, match=r'no_memory: cudaMa.*memory = "registered" reads'):

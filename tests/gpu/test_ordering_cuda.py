@@ -35,11 +35,7 @@ SLEEP = 40_000_000
 #: Variants that wait for the GPU by their nature; and on the stand-in, where every operator of
 #: torch waits for the stream.
 WAITING = {"cpu_gather-naive"}
-ON_STANDIN = (
-    "aligned_zero_copy-sorted",
-    "cached_zero_copy",
-    "copy_engine_gather-unique,0",
-)
+ON_STANDIN = ("aligned_zero_copy-sorted", "cached_zero_copy", "copy_engine_gather-unique,0")
 TABLE = torch.randn((20_000, 64), generator=torch.Generator().manual_seed(0))
 
 

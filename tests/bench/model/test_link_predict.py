@@ -18,13 +18,7 @@ from typer.testing import CliRunner, Result
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.model.epoch import predict_batches
-from gatherbench.bench.model.predict import (
-    KEYS,
-    declared_load,
-    predict,
-    predictions,
-    series_of,
-)
+from gatherbench.bench.model.predict import KEYS, declared_load, predict, predictions, series_of
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.roofline import against_measured, roofline, roofs
 from gatherbench.bench.read.tables import Run, load_run

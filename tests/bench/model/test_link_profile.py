@@ -54,13 +54,7 @@ def test_an_older_file_is_still_read(tmp_path):
     path.write_text(older + gone, encoding="utf-8")
     profile = load_profile(path)
     disk = {"disk.iops", "disk.bandwidth"}
-    newer = {
-        "gpu.issue",
-        "gpu.draw",
-        "host.memory",
-        "read.managed_page_visits",
-        "copy.batched",
-    }
+    newer = {"gpu.issue", "gpu.draw", "host.memory", "read.managed_page_visits", "copy.batched"}
     assert {key for key, spec in SPECS.items() if spec.otherwise} == disk | newer
     assert profile.unknown()["gpu.issue"] == "it was not timed there"
     (why,) = {profile.unknown()[key] for key in disk}

@@ -11,13 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatherbench.bench.neighbours import graphsnapshot
-from gatherbench.bench.neighbours.graphsnapshot import (
-    FBL,
-    FCR,
-    OTF,
-    NumberedSeeds,
-    SnapshotSampler,
-)
+from gatherbench.bench.neighbours.graphsnapshot import FBL, FCR, OTF, NumberedSeeds, SnapshotSampler
 from gatherbench.bench.plan.doors import OwnSampler, opened
 from gatherbench.bench.sampling.epoch import batch_seed
 from gatherbench.bench.sampling.minibatch import MiniBatch

@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gatherbench.bench.neighbours import ssdtrain as module
-from gatherbench.bench.neighbours.pieces import (
-    LostActivationsError,
-    Pool,
-    host_piece,
-    piece_bytes,
-)
+from gatherbench.bench.neighbours.pieces import LostActivationsError, Pool, host_piece, piece_bytes
 from gatherbench.bench.neighbours.ssdtrain import Offload, Recompute
 from gatherbench.bench.plan.doors import AroundStep, opened
 from gatherbench.bench.plan.workload import Workload

@@ -87,10 +87,7 @@ def asked() -> list[tuple[str, int]]:
 
 @pytest.fixture
 def cuda(
-    monkeypatch: pytest.MonkeyPatch,
-    small: None,
-    free: list[int],
-    asked: list[tuple[str, int]],
+    monkeypatch: pytest.MonkeyPatch, small: None, free: list[int], asked: list[tuple[str, int]]
 ) -> torch.device:
     """CUDA on the host, with sizes that take no time; the device that stands for a GPU."""
     empty, device = torch.empty, torch.device

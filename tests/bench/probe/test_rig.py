@@ -15,13 +15,7 @@ from gatherbench.bench.probe.points import (
     is_point_table,
     read_points,
 )
-from gatherbench.bench.probe.rig import (
-    GIB,
-    MIB,
-    RefusedError,
-    Rig,
-    filled_table,
-)
+from gatherbench.bench.probe.rig import GIB, MIB, RefusedError, Rig, filled_table
 
 
 def test_rows_are_on_disk_at_once_and_come_back(tmp_path):

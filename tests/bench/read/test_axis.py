@@ -59,10 +59,7 @@ def test_weak_scaling_is_compared_by_the_time_for_a_seed(make_run):
 
 @pytest.mark.parametrize(
     ("failed", "reasons"),
-    [
-        (2, ["", "failed: it broke", ""]),
-        (1, ["failed: it broke", "no gpus 1", "no gpus 1"]),
-    ],
+    [(2, ["", "failed: it broke", ""]), (1, ["failed: it broke", "no gpus 1", "no gpus 1"])],
 )
 def test_what_was_not_measured_has_a_reason_and_is_no_base(make_run, failed, reasons):
     times = {ALIGNED: {1: 2.0, 2: 1.25, 4: 1.0}, NAIVE: {1: 4.0}}

@@ -30,7 +30,6 @@ from gatherbench.bench.show.comparison import (
 
 from ..written_run import edit
 
-MakeRun = Callable[..., Path]
 #: Seconds of an epoch of each variant of the CPU's gather.
 THREE = {"naive": 1.7, "pinned": 1.3, "prefetch": 1.1}
 ONE = ("one",)

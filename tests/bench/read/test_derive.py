@@ -2,9 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -27,7 +25,6 @@ from gatherbench.strategies import registry
 
 from ..written_run import EIGHT, append_rows, edit, fail, put
 
-MakeRun = Callable[..., Path]
 NAIVE, PINNED, PREFETCH, ZERO_COPY = EIGHT[:4]
 PINNED_ONLY = (PINNED,)
 EPOCH = {"stage": "epoch", "metric": "wall_time"}
@@ -108,11 +105,7 @@ def test_a_model_is_never_compared_with_a_measurement(make_run):
 
 @pytest.mark.parametrize(
     ("measured", "found"),
-    [
-        ((PINNED, NAIVE), "naive"),
-        ((PINNED, PREFETCH), "pinned"),
-        ((ZERO_COPY,), "naive"),
-    ],
+    [((PINNED, NAIVE), "naive"), ((PINNED, PREFETCH), "pinned"), ((ZERO_COPY,), "naive")],
 )
 def test_ratios_are_over_the_papers_baseline_or_the_first_gather(make_run, measured, found):
     """One that was only modelled is none, nor is one that delivers other values."""

@@ -1,7 +1,6 @@
 """Other work beside a case: found where it was, and said wherever the case's numbers are shown."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.answer import cautions
 
 from ..written_run import BASELINE, PINNED, WORKLOAD, Change, append_rows, edit, fail, put
-
-MakeRun = Callable[..., Path]
 
 
 def read(folder: Path, *changes: Change, cores: int = 2) -> Run:

@@ -19,13 +19,7 @@ import pytest
 
 from gatherbench.bench.regress import against, turns, verdicts
 from gatherbench.bench.regress.turns import BenchmarkError, Side, run_pair
-from gatherbench.bench.regress.verdicts import (
-    MIN_PAIRS,
-    MOST_PAIRS,
-    Record,
-    judge_all,
-    worth_more,
-)
+from gatherbench.bench.regress.verdicts import MIN_PAIRS, MOST_PAIRS, Record, judge_all, worth_more
 
 #: A clock of its own: what a benchmark takes is what its code says that it takes.
 WORK = """

@@ -170,8 +170,7 @@ def test_where_paths_take_turns_a_repeat_that_fits_is_run_in_place_of_one_that_d
 
 
 @pytest.mark.parametrize(
-    ("given", "left", "status", "more"),
-    [(50.0, 3, 0, []), (5.0, 4, 1, ["nothing was measured"])],
+    ("given", "left", "status", "more"), [(50.0, 3, 0, []), (5.0, 4, 1, ["nothing was measured"])]
 )
 def test_what_was_left_out_is_said(tmp_path, monkeypatch, given, left, status, more):
     Clocked.preparing_s = 0.0

@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run import captured
-from gatherbench.bench.run.captured import (
-    SPARE_ROWS,
-    CapturedTrainer,
-    StepInputs,
-    difference,
-)
+from gatherbench.bench.run.captured import SPARE_ROWS, CapturedTrainer, StepInputs, difference
 from gatherbench.bench.run.models import Trainer, WrongStepError, build_model
 from gatherbench.bench.sampling.minibatch import MiniBatch
 

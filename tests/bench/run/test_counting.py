@@ -155,10 +155,7 @@ def test_requests_of_two_epochs_by_hand(make_job, monkeypatch):
         asks = ((int(m.split("_")[2]), n) for m, n in rows.items() if m.startswith("gpu_requests_"))
         carried = sum(size * (count or 0) for size, count in asks)
         assert carried == 5 * len(batches[chosen]) * 5 * 32
-    assert found == [
-        [5 * 3 * 132, 5 * 3 * 132, 5 * 3 * 8],
-        [5 * 2 * 132, 5 * 2 * 132, 5 * 2 * 8],
-    ]
+    assert found == [[5 * 3 * 132, 5 * 3 * 132, 5 * 3 * 8], [5 * 2 * 132, 5 * 2 * 132, 5 * 2 * 8]]
     nodes, sampled = sizes_of(job) or ()
     assert nodes.tolist() == [[1, 2, 3]] * 5 + [[1, 2, 2]] * 5
     assert sampled.tolist() == [[1, 2]] * 10

@@ -114,8 +114,7 @@ def test_the_first_node_of_a_list_of_slurm(nodes, first):
 
 
 @pytest.mark.parametrize(
-    ("world", "local", "allowed"),
-    [(2, 2, {2}), (4, 2, {4}), (2, 1, {2, 4, 6, 8}), (3, 1, {3, 6})],
+    ("world", "local", "allowed"), [(2, 2, {2}), (4, 2, {4}), (2, 1, {2, 4, 6, 8}), (3, 1, {3, 6})]
 )
 def test_the_ranks_of_a_workload_are_those_that_were_started(world, local, allowed):
     launch = Launch("srun", 0, world, 0, local)

@@ -224,12 +224,7 @@ def test_rows_are_checked_until_every_buffer_has_been_used_again(make_job):
 
 @pytest.mark.parametrize(
     ("policy", "ahead"),
-    [
-        ("presampled", "0"),
-        ("weighted_reverse_pagerank", "1"),
-        ("random", "1"),
-        ("oracle", "0"),
-    ],
+    [("presampled", "0"), ("weighted_reverse_pagerank", "1"), ("random", "1"), ("oracle", "0")],
 )
 def test_cached_rows_train_to_the_same_bits_and_hits_are_those_told(make_job, policy, ahead):
     params = {"policy": policy, "share": "20%", "ahead": ahead}

@@ -12,11 +12,7 @@ from gatherbench.bench.meters.pcie import DIRECTIONS
 from gatherbench.bench.meters.trust import Comparison
 from gatherbench.bench.run import sensor_check
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.run.sensor_check import (
-    PinnedCopier,
-    calibrate_gpu,
-    gpu_under_test,
-)
+from gatherbench.bench.run.sensor_check import PinnedCopier, calibrate_gpu, gpu_under_test
 from gatherbench.reason import Reason
 
 torch = sensor_check.torch

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import pytest
 from tests.bench.observations import rows_of_run
@@ -18,7 +16,6 @@ from gatherbench.outside import InputError
 
 from .fakes import cases, runner
 
-Once = Callable[..., AbstractContextManager[None]]
 CASES = cases("one", "two")
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import asdict, replace
 from unittest import mock
 
@@ -196,9 +196,6 @@ def test_where_there_is_no_terminal_a_quarter_has_a_line_and_a_reason_one(tmp_pa
     assert skipped.endswith("skips r2 skipped no GPU here")
     counts = [line for line in lines if line != skipped]
     assert counts == ["1 of 4 cases", "2 of 4 cases", "3 of 4 cases", "4 of 4 cases"]
-
-
-Once = Callable[..., AbstractContextManager[None]]
 
 
 def signalled(number: int) -> Callable[[], None]:

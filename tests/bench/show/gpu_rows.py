@@ -11,8 +11,6 @@ from gatherbench.kernels.policies import POLICIES
 from ..written_run import append_rows
 
 MINIBATCHES, ROW_BYTES = 100, 2000
-#: Of a conftest run's payload: 2e9 B an epoch are 10 000 rows of 2000 B in each of 100 minibatches.
-ROWS_OF_A_MINIBATCH = 10_000
 #: Strategy, variant, and the seconds of an epoch it spends sampling, fetching and training.
 EIGHT = (
     ("cpu_gather", "naive", (0.2, 1.0, 0.5)),

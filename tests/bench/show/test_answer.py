@@ -258,11 +258,7 @@ def test_bounds_and_what_nobody_would_train_with_have_no_rank(run_of):
 def test_between_two_paths_that_the_host_bounds_there_is_no_verdict(run_of, train, verdict):
     """Of 0.2 s for a minibatch 0.1 are a wait, and 0.1 s issue the fetch: with 0.5 s of training
     issued are 0.7 s, 69 % of 1.01 s and 86 % of 0.81 s; with 0.4 s 59 and 74 %."""
-    series = [
-        (*NAIVE, (0.2, 1.0, 0.5)),
-        (*ALIGNED, (0.2, 0.3, 0.5)),
-        (*UNIFIED, (0.2, 0.1, 0.5)),
-    ]
+    series = [(*NAIVE, (0.2, 1.0, 0.5)), (*ALIGNED, (0.2, 0.3, 0.5)), (*UNIFIED, (0.2, 0.1, 0.5))]
     more = issued(train, 0.1, 0.05, 0.1)
     run = run_of(series=series, backend="cuda", sampling="gpu", more=more)
     (found,) = answers(run)

@@ -1,9 +1,7 @@
 """Charts as data: each bar has the length it should, and nothing goes missing in silence."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +18,6 @@ from ..printed import charts_of, lines_of
 from ..written_run import edit
 from .gpu_rows import EIGHT
 
-MakeRun = Callable[..., Path]
-MakeChart = Callable[[Run], Chart]
 TWO = EIGHT[:2]
 CHARTS = (epoch_breakdown, speedup, cpu_core_seconds)
 

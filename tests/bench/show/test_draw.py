@@ -1,16 +1,12 @@
 """Charts as pictures: drawn as the data say, every text free of the others and on the paper."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from gatherbench.bench.read.tables import Run
-from gatherbench.bench.show.drawing import Chart, draw
+from gatherbench.bench.show.drawing import draw
 from gatherbench.bench.show.looks import MODEL_HATCH, STAGE_COLOURS, ink
 from gatherbench.bench.show.view import save_all
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
@@ -20,8 +16,6 @@ from ..printed import charts_of, lines_of, without_tables
 from .gpu_rows import EIGHT
 from .pictures import stands_free, texts
 
-MakeRun = Callable[..., Path]
-MakeChart = Callable[[Run], Chart]
 FOUR = (
     "wordnet-sage16x2-b1000-1f2e3d4c",
     "wordnet-gat16x2-b1000-1f2e3d4d",

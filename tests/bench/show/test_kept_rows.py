@@ -1,7 +1,6 @@
 """Rows found on the device and the share that is kept: by hand from rows that were made up."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from ..written_run import write_run
 from .gpu_rows import add_rows, declare_path
 from .test_show import all_of
 
-MakeRun = Callable[..., Path]
 CACHED = "cached_zero_copy"
 #: Strategy, variant, parameters, bytes kept of the table of 1000 B, rows of 10 B found of 100.
 SERIES = [

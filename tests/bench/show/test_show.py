@@ -4,7 +4,6 @@ import dataclasses
 import fcntl
 import io
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
 
 from ..written_run import append_rows, edit
 
-MakeRun = Callable[..., Path]
 SORTED = ("aligned_zero_copy", "registered,sorted", (0.2, 0.3, 0.5))
 NAIVE = ("cpu_gather", "naive", (0.2, 1.0, 0.5))
 PINNED = ("cpu_gather", "pinned", (0.2, 0.6, 0.5))

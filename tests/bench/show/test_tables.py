@@ -9,8 +9,6 @@ import pytest
 
 from gatherbench.bench.read.tables import RunError, load_run, newest_run
 
-MakeRun = Callable[..., Path]
-
 
 def test_a_run_has_a_name_its_workloads_and_samples(make_run):
     run = load_run(make_run())

@@ -3,7 +3,7 @@
 import html
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from gatherbench.bench.show.views.registry import PLUGINS, VIEWS, views_of
 from .gpu_rows import add_rows
 from .test_show import line_of, printed
 
-MakeRun = Callable[..., Path]
 EXTENDING = Path(__file__).parents[3] / "docs" / "extending.md"
 
 

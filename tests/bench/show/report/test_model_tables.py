@@ -1,7 +1,6 @@
 """The link model's tables below those of ``gatherbench show``, and in the report."""
 
 import html
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from gatherbench.bench.show.views.model import MODEL, model_errors
 from ...written_run import edit
 from ..test_show import all_of, printed
 
-MakeRun = Callable[..., Path]
 NAIVE = ("cpu_gather", "naive", 2.0)
 ALIGNED = ("aligned_zero_copy", "given", 0.8)
 

@@ -4,9 +4,7 @@ import errno
 import html
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from matplotlib.container import ErrorbarContainer
@@ -31,13 +29,10 @@ from gatherbench.bench.show.views.requests import data_path
 
 from ...written_run import edit
 
-MakeRun = Callable[..., Path]
-
 NAIVE = ("cpu_gather", "naive", 2.0)
 PINNED = ("cpu_gather", "pinned", 1.5)
 ALIGNED = ("aligned_zero_copy", "given", 0.8)
 BOUND = ("all_in_gpu", "default", 0.5)
-WORKLOAD = "wordnet-sage16x2-b1000-5f292758"
 
 
 def test_the_answer_stands_at_the_head_with_what_to_do(make_run):

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 MakeRun = Callable[..., Path]
-OpenReport = Callable[..., "Page"]
 
 REPO = Path(__file__).parents[4]
 HOSTILE = "<script>document.title='hacked'</script>\"'><img src=x onerror=alert(1)>"
