@@ -1,16 +1,11 @@
-"""Sampling with memory: it draws from caches of neighbours.
+"""Sampling with memory, which draws from caches of neighbours (NoakLiu/GraphSnapShot).
 
-Their minibatches differ from those of plain sampling, and so do the models that they train:
-
-- :class:`FBL` is plain sampling, with the counters of the others.
-- :class:`FCR` and :class:`OTF` (GraphSnapShot, NoakLiu/GraphSnapShot) draw for each node of a
-  degree above ``threshold`` from a cache of ``alpha`` × fan-out of its neighbours. ``FCR`` renews
-  all every ``every`` minibatches. ``OTF`` draws a share ``refresh`` anew whenever the node
-  is a target, and a share ``fetch`` of its edges comes from the node's whole list. Each layer has a
-  cache of its own, or all share one (``shared``, the paper's SC).
-
-The memory starts anew with each epoch, and minibatches are drawn in their order: they depend only
-on the epoch's seed and number, whatever the number of threads.
+Minibatches, and so the models that they train, differ from those of plain sampling (:class:`FBL`):
+for each node of a degree above ``threshold`` they are drawn from a cache of ``alpha`` × fan-out of
+its neighbours. :class:`FCR` and :class:`OTF` renew it. Each layer has a cache of its own, or all
+share one (``shared``, the paper's SC). The memory starts anew with each epoch, and minibatches are
+drawn in their order: they depend only on the epoch's seed and number, whatever the number of
+threads.
 """
 
 from __future__ import annotations
@@ -39,9 +34,11 @@ _ONE, _TURN = _u(1), _u(1 << 20)
 
 @dataclass(frozen=True)
 class FBL(OwnSampler):
-    """Draws from whole lists."""
+    """Draws from whole lists: plain sampling, with the counters of the others."""
 
     in_order = True
+    # Of a policy that has no such parameter.
+    shared, every, refresh, fetch = False, 1 << 32, 0.0, 0.0
 
     def open(
         self, indptr: Ids, indices: Ints, fanouts: Sequence[int], seed: int
@@ -65,7 +62,8 @@ class FCR(_FromCaches):
 
 @dataclass(frozen=True)
 class OTF(_FromCaches):
-    """Draws from caches of which a share is renewed at each draw, and a share from whole lists."""
+    """Draws a share ``refresh`` of a cache anew whenever its node is a target, and a share
+    ``fetch`` of the node's edges from its whole list."""
 
     refresh: Annotated[float, Field(ge=0, le=1)] = 0.1
     fetch: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -82,7 +80,7 @@ class _Cache(NamedTuple):
 
     slots: NDArray[np.int32]  #: ``[N]``; -1: none.
     rows: NDArray[Any]  #: ``[nodes, size]`` ids.
-    stamps: NDArray[np.int64]  #: The number of the drawing of each row, counted from 1;
+    stamps: NDArray[np.int64]  #: Epoch × 2³² + drawing of each row, epochs counted from 1;
     turns: NDArray[np.int64]  #: and how often its node was a target since.
 
     @classmethod
@@ -104,9 +102,8 @@ class SnapshotSampler(NeighborSampler):
         fanouts: Sequence[int],
         threads: int | None = None,
     ) -> None:
-        self.policy = policy
+        self.policy, self._epochs, self._now = policy, 0, NumberedSeeds(Tensor(), -1, 0)
         self._caches: list[_Cache] = []
-        self._now, self._first_stamp, self._stamp = NumberedSeeds(Tensor(), -1, 0), 0, 0
         super().__init__(indptr, indices, fanouts, threads)
         if isinstance(policy, _FromCaches):
             if min(self.fanouts) < 0:
@@ -142,28 +139,25 @@ class SnapshotSampler(NeighborSampler):
         """Draw the minibatch of ``seeds``, the next of its epoch (else ``ValueError``), or begin an
         epoch."""
         if seeds.number == 0:
-            self._first_stamp = self._stamp = self._stamp + 1
+            self._epochs += 1
         elif (seeds.number, seeds.key) != (self._now.number + 1, self._now.key):
             raise ValueError(
                 f"minibatch {seeds.number} depends on the one before, and {self._now.number} was"
                 " drawn last: they are drawn in their order, by one sampler"
             )
-        elif isinstance(self.policy, FCR) and seeds.number % self.policy.every == 0:
-            self._stamp += 1
         self._now = seeds
         return super().sample(seeds.nodes, seed)
 
     def _draw_part(self, layer: int, key: Any, targets: Targets, *into: Any) -> None:
-        policy = self.policy
-        if not self._caches or not isinstance(policy, _FromCaches):  # or while it is made
+        if not self._caches:  # for the policy, or yet
             super()._draw_part(layer, key, targets, *into)
             return
-        edges, _, used = into
-        which, drawing = 0 if policy.shared else layer, self._stamp - self._first_stamp
+        (edges, _, used), policy = into, self.policy
+        which, drawing = 0 if policy.shared else layer, self._now.number // policy.every
         cache_key = np.uint64(derive(self._now.key, which, drawing, _CACHE))
-        renewed = (policy.refresh, policy.fetch) if isinstance(policy, OTF) else (0.0, 0.0)
         drawn = (self._indptr, self._indices, *targets, key, cache_key, edges[0], edges[1], used)
-        _draw_cached(*drawn, *self._caches[which], self._stamp, *renewed)
+        renewed = (self._epochs << 32) + drawing, policy.refresh, policy.fetch
+        _draw_cached(*drawn, *self._caches[which], *renewed)
 
 
 class _Distinct(Tally):

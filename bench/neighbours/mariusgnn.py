@@ -1,9 +1,9 @@
 """Minibatches that see only the partitions that a buffer holds, in one of its states.
 
-MariusGNN's sampler, used through the sampler's door; ``strategies/partition_buffer.py`` is its data
-path, and ``strategies/partition_orders.py`` defines the states. For each state the edges among
-its nodes are copied to a graph of their own, from which a plain sampler draws. This pass over the
-edges of the nodes in the buffer counts as sampling; MariusGNN pays it, too.
+MariusGNN's sampler; ``strategies/partition_buffer.py`` is its data path, and
+``strategies/partition_orders.py`` defines the states. For each state the edges among its nodes are
+copied to a graph of their own, from which a plain sampler draws. This pass over the edges of the
+nodes in the buffer counts as sampling; MariusGNN pays it, too.
 """
 
 from __future__ import annotations
@@ -67,27 +67,22 @@ class StateSampler(Sampler):
     """
 
     def __init__(
-        self,
-        partitions: Partitions,
-        indptr: Ids,
-        indices: Ints,
-        fanouts: Sequence[int],
-        threads: int | None = None,
+        self, partitions: Partitions, indptr: Ids, indices: Ints, fanouts: Sequence[int]
     ) -> None:
         self.num_nodes = check_graph(indptr, indices)
         self.partitions: Partitions = partitions
-        self._fanouts, self._threads = fanouts, threads
+        self._fanouts = fanouts
+        self._threads: int | None = None
         # As plain arrays: numba rejects memory maps.
         self._graph: tuple[Ids, Any] = np.asarray(indptr), np.asarray(indices)
         self._states, self._bounds = partitions.states(), partitions.bounds(self.num_nodes)
         self._lock = threading.Lock()  # a thread at a time makes a graph; clones share them
         self._state_graph = lru_cache(2)(self._make_state_graph)
-        self._state = -1
-        self._sampler: NeighborSampler | None = None
+        self._now: tuple[int, NeighborSampler] | None = None
 
     def clone(self, threads: int) -> Self:
         other = copy.copy(self)
-        other._state, other._threads = -1, threads
+        other._now, other._threads = None, threads
         return other
 
     def tasks(
@@ -99,17 +94,16 @@ class StateSampler(Sampler):
         epoch, all equally likely. The last minibatch of each state is shorter; a state without seed
         nodes has none.
         """
-        ids, states = torch.cat(list(steps)), self._states
-        held = np.zeros((self.partitions.count, len(states)), bool)
-        for number, state in enumerate(states):
-            held[list(state), number] = True
+        ids = torch.cat(list(steps))
         part = self.partitions.of(ids.numpy(), self.num_nodes)
-        often = held.sum(axis=1)
-        where = np.nonzero(held)[1]  # the states of partition 0, then of partition 1, …
-        draws = stream(derive(seed, epoch, _STATES), len(ids)) % often.astype(np.uint64)[part]
-        drawn = where[(np.cumsum(often) - often)[part] + draws.astype(np.int64)]
+        away = np.ones((self.partitions.count, len(self._states)), bool)
+        away[np.transpose(self._states), range(len(self._states))] = False
+        often = (~away).sum(axis=1, dtype=np.uint64)
+        draws = stream(derive(seed, epoch, _STATES), len(ids)) % often[part]
+        # The states that hold a partition, in their order, stand before the others.
+        drawn = np.argsort(away, axis=1, kind="stable")[part, draws.astype(np.int64)]
         by_state = ids[torch.from_numpy(np.argsort(drawn, kind="stable"))]
-        shares = torch.split(by_state, np.bincount(drawn, minlength=len(states)).tolist())
+        shares = torch.split(by_state, np.bincount(drawn).tolist())
         return [
             StateSeeds(batch, state)
             for state, share in enumerate(shares)
@@ -119,33 +113,29 @@ class StateSampler(Sampler):
 
     def sample(self, seeds: StateSeeds, seed: int) -> MiniBatch:
         """Draw the minibatch of ``seeds``; see :meth:`NeighborSampler.sample`."""
-        if seeds.state != self._state or self._sampler is None:
+        if self._now is None or seeds.state != self._now[0]:
             with self._lock:
                 graph = self._state_graph(seeds.state)
-            self._sampler = NeighborSampler(*graph, self._fanouts, self._threads)
-            self._state = seeds.state
-        return self._sampler.sample(seeds.nodes, seed)
+            sampler = NeighborSampler(*graph, self._fanouts, self._threads)
+            self._now = seeds.state, sampler
+        return self._now[1].sample(seeds.nodes, seed)
 
     def _make_state_graph(self, state: int) -> tuple[Ids, Ints]:
         """Return all nodes' lists, empty outside the buffer."""
         (indptr, indices), within = self._graph, np.zeros(self.num_nodes, bool)
         for part in self._states[state]:
             within[self._bounds[part] : self._bounds[part + 1]] = True
-        offsets = np.empty_like(indptr)
         kept = np.empty(int(np.diff(indptr)[within].sum()), indices.dtype)
-        _keep_within(indptr, indices, within, offsets, kept)
+        offsets = _keep_within(indptr, indices, within, kept)
         return offsets, kept[: offsets[-1]]
 
 
 @njit(nogil=True, cache=True)
-def _keep_within(
-    indptr: Ids, indices: Ints, within: NDArray[np.bool_], offsets: Ids, kept: Ints
-) -> None:
-    """Copy the lists to ``kept``, only with edges between two nodes ``within`` (bool ``[N]``), and
-    to ``offsets`` ``[N + 1]`` where each begins and ends. A source outside the graph stays, for the
+def _keep_within(indptr: Ids, indices: Ints, within: NDArray[np.bool_], kept: Ints) -> Ids:
+    """Copy the lists to ``kept``, only with edges between two nodes ``within`` (bool ``[N]``);
+    return where each begins and ends, int64 ``[N + 1]``. A source outside the graph stays, for the
     sampler that draws it to refuse."""
-    nodes, n = np.uint64(len(within)), np.uint64(0)
-    offsets[0] = 0
+    nodes, n, offsets = np.uint64(len(within)), np.uint64(0), np.zeros_like(indptr)
     for v in range(nodes):
         if within[v]:
             for e in range(np.uint64(indptr[v]), np.uint64(indptr[v + _ONE])):
@@ -154,3 +144,4 @@ def _keep_within(
                     kept[n] = indices[e]
                     n += _ONE
         offsets[v + _ONE] = n
+    return offsets

@@ -9,15 +9,19 @@ small tensors stay. Storages are moved: views of one are stored once, and keep t
 
 from __future__ import annotations
 
+import mmap
 import os
+import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,17 +31,15 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
-from gatherbench.bench.neighbours.pieces import (
-    LostActivationsError,
-    Pool,
-    host_piece,
-    move,
-    unnamed_file,
-)
 from gatherbench.bench.plan.doors import AroundStep
 from gatherbench.bench.run.models import NOTHING_AROUND, StepContext
 
+BLOCK = 4096  #: Direct writes are of whole blocks, from memory that begins at a page.
 AHEAD, THREADS = 2, 2  #: Tensors fetched ahead of the backward pass; and threads each way.
+
+
+class LostActivationsError(RuntimeError):
+    """A saved tensor could not be stored or brought back: the case cannot continue."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,60 @@ class ToDisk(ToHost):
     """Moves saved tensors to a file in the data folder, past the page cache."""
 
     on_disk: ClassVar[bool] = True
+
+
+class Pool:
+    """Pieces of a power of two of blocks (buffers, or places in a file), reused once given back;
+    ``make(begin, size)`` makes one of ``size`` bytes, after pieces of ``begin`` bytes in all."""
+
+    def __init__(self, make: Callable[[int, int], Any]) -> None:
+        self._make, self._lock, self.made_bytes = make, threading.Lock(), 0
+        self._free: dict[int, list[Any]] = defaultdict(list)
+
+    def take(self, nbytes: int) -> Any:
+        """Return a free piece of at least ``nbytes``, or make one."""
+        size = piece_bytes(nbytes)
+        with self._lock:
+            if self._free[size]:
+                return self._free[size].pop()
+            self.made_bytes += size
+            return self._make(self.made_bytes - size, size)
+
+    def give(self, nbytes: int, piece: Any) -> None:
+        with self._lock:
+            self._free[piece_bytes(nbytes)].append(piece)
+
+
+def piece_bytes(nbytes: int) -> int:
+    return max(BLOCK, 1 << (nbytes - 1).bit_length())
+
+
+def host_piece(_begin: int, size: int, *, pinned: bool) -> Tensor:
+    """Make a buffer, uint8 ``[size]``, that begins at a page."""
+    if pinned:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
+
+
+def unnamed_file(folder: Path) -> FileIO:
+    """Open a file past the page cache; the system frees it however the process ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(prefix="activations-", dir=folder) as file:
+        try:
+            return FileIO(os.open(file.name, os.O_RDWR | os.O_DIRECT), "r+b")
+        except OSError as error:
+            text = f"{folder} takes no direct writes (O_DIRECT), so its disk cannot be measured"
+            raise LostActivationsError(f"{text}: {error.strerror}") from None
+
+
+def move(call: Callable[..., int], file: FileIO, piece: Tensor, nbytes: int, place: int) -> None:
+    """Move whole blocks of a buffer to or from the file, in as many calls as it takes."""
+    wanted, moved = -(-nbytes // BLOCK) * BLOCK, 0
+    while moved < wanted:
+        count = call(file.fileno(), [piece.numpy().data[moved:wanted]], place + moved)
+        if count <= 0:
+            raise OSError(0, f"{moved} of {wanted} B were moved and no more")
+        moved += count
 
 
 @dataclass(eq=False)

@@ -199,7 +199,8 @@ def test_impossible_policies_are_refused():
 
 def never_anew(patch: pytest.MonkeyPatch) -> None:
     """Caches of ``fcr`` that are drawn once."""
-    patch.setattr(SnapshotSampler, "_stamp", property(lambda _: 1, lambda *_: None), raising=False)
+    plain = graphsnapshot._draw_cached
+    patch.setattr(graphsnapshot, "_draw_cached", lambda *given: plain(*given[:-3], 1, *given[-2:]))
 
 
 def no_threshold(patch: pytest.MonkeyPatch) -> None:
@@ -225,8 +226,8 @@ def test_a_memory_that_outlives_its_epoch_fails(monkeypatch):
     plain = SnapshotSampler.sample
 
     def sample(self: SnapshotSampler, seeds: NumberedSeeds, seed: int) -> MiniBatch:
-        if seeds.number == 0 and self._stamp:
-            self._stamp -= 1  # as if the epoch went on
+        if seeds.number == 0 and self._epochs:
+            self._epochs -= 1  # as if the epoch went on
         return plain(self, seeds, seed)
 
     monkeypatch.setattr(SnapshotSampler, "sample", sample)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gatherbench.bench.neighbours import ssdtrain as module
-from gatherbench.bench.neighbours.pieces import LostActivationsError, Pool, host_piece, piece_bytes
-from gatherbench.bench.neighbours.ssdtrain import Offload, Recompute
+from gatherbench.bench.neighbours.ssdtrain import LostActivationsError, Offload, Pool, Recompute
 from gatherbench.bench.plan.doors import AroundStep, opened
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.job import Job
@@ -146,7 +145,7 @@ def test_the_peak_of_work_is_what_its_tensors_take_together():
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 1 << 40))
 def test_a_piece_holds_what_it_is_for_in_whole_blocks(nbytes):
-    size = piece_bytes(nbytes)
+    size = module.piece_bytes(nbytes)
     assert size >= nbytes
     assert size % 4096 == 0
     assert size == 4096 or size < 2 * nbytes
@@ -279,7 +278,7 @@ class Reused(Offload):
 
     def __init__(self, *given: object) -> None:
         super().__init__(*given)
-        piece = host_piece(0, 1 << 20, pinned=False)
+        piece = module.host_piece(0, 1 << 20, pinned=False)
         self._buffers.take = lambda _nbytes: piece
 
 
