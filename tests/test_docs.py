@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.plan.plan_file import load_plan
+from gatherbench.bench.plan.plan import load_plan
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.run import render
 

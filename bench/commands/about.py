@@ -29,7 +29,7 @@ def list_(
 
     plan-schema: print a JSON Schema of plans, for editors.
     """
-    from gatherbench.bench.plan.plan_file import plan_schema
+    from gatherbench.bench.plan.plan import plan_schema
     from gatherbench.bench.show.listing import LISTINGS
 
     if name == "plan-schema":

@@ -26,8 +26,7 @@ from gatherbench.bench.meters import registry as meters
 from gatherbench.bench.meters.load import Load, Waiting
 from gatherbench.bench.model import profile as profiles
 from gatherbench.bench.model.predict import predict
-from gatherbench.bench.plan.plan import Measure, ResolvedPlan
-from gatherbench.bench.plan.plan_file import USUAL, load_plan
+from gatherbench.bench.plan.plan import USUAL, Measure, ResolvedPlan, load_plan
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.read.check import check, first_of
 from gatherbench.bench.read.stopping import StoppingRule

@@ -36,7 +36,7 @@ def run(
     The plan `usual` is gpu-decide on a GPU, else quick. Several processes that
     torchrun, mpirun or srun starts form one run.
     """
-    from gatherbench.bench.plan.plan_file import USUAL, load_plan
+    from gatherbench.bench.plan.plan import USUAL, load_plan
     from gatherbench.bench.run.launch import launched
 
     with _led(launched(os.environ)) as group:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gatherbench.bench.machine import kernel_text
 from gatherbench.kernels.cuda_calls import CudaCallError, call_runtime
 from gatherbench.reason import Reason, unsupported
 
@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 
 #: Where the kernel describes the machine.
 SYS = Path("/sys")
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """The binding of a case: to ``node`` by the means of ``how``, or to none for ``reason``."""
-
-    node: int | None
-    how: str
-    reason: Reason | None
 
 
 def processors_by_node() -> dict[int, set[int]]:
@@ -46,11 +37,8 @@ def processors_by_node() -> dict[int, set[int]]:
 
 def node_of_pci(address: str) -> int | None:
     """Return the node of the device at a PCI address (``0000:65:00.0``); ``None``: unknown."""
-    try:
-        node = int((SYS / "bus/pci/devices" / address.lower() / "numa_node").read_text())
-    except (OSError, ValueError):
-        return None
-    return node if node >= 0 else None  # -1: unknown to the firmware
+    node = kernel_text(SYS / "bus/pci/devices" / address.lower() / "numa_node")
+    return int(node) if node.isdecimal() else None  # -1: unknown to the firmware
 
 
 def parse_cpulist(text: str) -> set[int]:
@@ -84,8 +72,9 @@ def bind_case(
     threads: int,
     numa: str = "gpu",
     part_of: Callable[[int | None], tuple[int, int]] = lambda node: (0, 1),
-) -> Binding:
-    """Bind this process, and the threads it will start, for a case on ``device``.
+) -> tuple[int | Reason, str]:
+    """Bind this process, and the threads it will start, for a case on ``device``; return the node,
+    or why it is bound to none, and by what means.
 
     Args:
         threads: the number of cores that the case may use (0: all of them).
@@ -94,19 +83,16 @@ def bind_case(
             train together. With fewer cores than parts, each process gets all cores.
     """
     nodes, allowed = processors_by_node(), os.sched_getaffinity(0)
-    node = _node_for(device, numa, nodes, allowed)
-    if isinstance(node, Reason):
-        binding = Binding(None, "", node)
-    else:
+    node, how = _node_for(device, numa, nodes, allowed), ""
+    if isinstance(node, int):
         allowed &= nodes[node]
         how = f"sched_setaffinity to {len(allowed)} processors, memory by first touch"
-        binding = Binding(node, how, None)
     cores = sorted(allowed)[: threads or None]
-    part, parts = part_of(binding.node)
+    part, parts = part_of(node if isinstance(node, int) else None)
     if len(cores) >= parts:
         cores = cores[part * len(cores) // parts : (part + 1) * len(cores) // parts]
     os.sched_setaffinity(0, cores)
-    return binding
+    return node, how
 
 
 def _node_for(

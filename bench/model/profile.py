@@ -19,7 +19,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
-from gatherbench.outside import InputError, read_text
+from gatherbench.outside import InputError, read_bytes
 from gatherbench.plugins import nearest
 
 PROFILES_FOLDER = Path(__file__).parent / "profiles"
@@ -191,7 +191,7 @@ def load_profile(name_or_path: str | Path) -> LinkProfile:
             )
         path = PROFILES_FOLDER / f"{name_or_path}.toml"
     try:
-        content = tomllib.loads(read_text(path))
+        content = tomllib.loads(read_bytes(path).decode())
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileError(f"{path}: cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:

@@ -11,8 +11,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import (
@@ -22,13 +25,17 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
     Tag,
+    ValidationError,
     model_validator,
 )
 
 from gatherbench.bench.plan.doors import MODELS, AroundStep, OwnSampler, opened, own_model
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.outside import InputError
+from gatherbench.outside import InputError, read_bytes
 from gatherbench.plugins import nearest_or_all
 from gatherbench.strategies.declared import check_strategy
 
@@ -41,7 +48,9 @@ GPU_SAMPLING = ("gpu", "uva")
 EVERY_OTHER = "*"
 #: The share of free memory and disk that tables and graph may take.
 _ROOM = 0.9
-
+PLANS_FOLDER = Path(__file__).parent / "plans"
+#: In place of a plan's name: the default plan, which takes some minutes.
+USUAL = "usual"
 #: The alternatives of a key that takes a value or a list: an error is that of one of them alone.
 ONE, MANY = "<one>", "<list>"
 
@@ -82,11 +91,6 @@ OneOrMore: TypeAlias = Annotated[
 ]
 Repeats = Annotated[int, Field(ge=1, le=10_000)]
 FromOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
-FromNought = Annotated[int, Field(ge=0)]
-Width = Annotated[int, Field(ge=1, le=2**20)]
-Ranks = Annotated[int, Field(ge=1, le=1024)]
-Share = Annotated[float, Field(gt=0)]
-Model = Annotated[str, AfterValidator(_known_model)]
 
 
 class _Table(BaseModel):
@@ -111,17 +115,17 @@ class Measure(_Table):
     precision: Annotated[float, Field(gt=0, le=1)] = 0.03
     """Largest half-width of the 95 % confidence interval of an epoch, as a share of it; this is
     judged from six repeats on."""
-    budget_s: Annotated[float, Field(ge=0)] = 0
+    budget_s: NonNegativeFloat = 0
     """Seconds for cases after the least repeats, which always complete (0: no limit). --budget
     SECONDS limits the whole run instead."""
-    warmup_epochs: FromNought = 1
+    warmup_epochs: NonNegativeInt = 1
     """Epochs that are run and dropped before the measured ones."""
     epochs: FromOne = 2
     """Measured epochs of each case."""
     sampling: Literal["live", "gpu", "uva"] = "live"
     """What draws the minibatches; each epoch has its own. live: the CPU. gpu: the GPU (without a
     GPU, the CPU). uva: the GPU, which reads the graph in host memory over the link of the rows."""
-    sampler_workers: FromNought = 0
+    sampler_workers: NonNegativeInt = 0
     """Threads of each rank that prefetch minibatches, at most two each, like the workers of a
     DataLoader. Each takes one of the case's cores, and the stage sample is then the wait for a
     minibatch. 0: the loop draws on every core. A GPU always draws ahead."""
@@ -129,18 +133,18 @@ class Measure(_Table):
     """How the GPU receives a training step; a list makes a workload of each. issued: operation by
     operation. captured: as a CUDA graph that each minibatch replays, padded to the size of the
     largest (GraphSAGE on one GPU)."""
-    count_batches: FromNought = 0
+    count_batches: NonNegativeInt = 0
     """Number of minibatches, evenly spread over an epoch, from which the bytes and requests of all
     are estimated (0: all are counted). All are counted, too, if steps are captured, a workload has
     a sampler of its own, or a path reads a disk."""
-    eval_batches: FromNought = 0
+    eval_batches: NonNegativeInt = 0
     """Minibatches of test nodes that score the trained model at the end (0: none)."""
     eval_every_epoch: bool = False
     """Keep the model from epoch to epoch, and score it after each measured one, outside the
     measured time: this gives accuracy over time. It excludes together and the GPU's energy."""
     timeout_s: Annotated[float, Field(gt=0, le=864_000)] = 3600
     """Seconds after which a case fails."""
-    threads: FromNought = 0
+    threads: NonNegativeInt = 0
     """CPU threads of torch, the sampler and the gather (0: every core of the process)."""
     numa: Literal["gpu", "none"] = "gpu"
     """gpu: bind threads and memory to the GPU's NUMA node. none: leave them unbound."""
@@ -182,15 +186,15 @@ class WorkloadTable(_Table):
 
     dataset: OneOrMore[str]
     """Graph: a name of `gatherbench list datasets`, or of an imported graph. Required."""
-    scale: OneOrMore[Share] = 1.0
+    scale: OneOrMore[PositiveFloat] = 1.0
     """Share of a generated graph's full size."""
     fit: bool = False
     """Halve each scale until twice the table and the graph fit into host memory, and the graph onto
     the disk."""
-    model: OneOrMore[Model] = "sage"
+    model: OneOrMore[Annotated[str, AfterValidator(_known_model)]] = "sage"
     """sage, gat, mlp (ignores edges), or a class of your own: "my_module:MyGNN". bench/neighbours
     has some that use the kinds of edges."""
-    hidden: OneOrMore[Width] = 16
+    hidden: OneOrMore[Annotated[int, Field(ge=1, le=2**20)]] = 16
     """Width of the hidden layers; for gat, of each head."""
     fanouts: Annotated[
         list[Annotated[list[FromOne], Field(min_length=1)]],
@@ -200,11 +204,11 @@ class WorkloadTable(_Table):
     several."""
     batch_size: OneOrMore[FromOne] = 1000
     """Seed nodes of a minibatch."""
-    max_batches: FromNought = 0
+    max_batches: NonNegativeInt = 0
     """Number of minibatches after which an epoch ends (0: the whole epoch)."""
     seed: OneOrMore[int] = 0
     """Seed of the minibatches and the model's weights."""
-    gpus: OneOrMore[Ranks] = 1
+    gpus: OneOrMore[Annotated[int, Field(ge=1, le=1024)]] = 1
     """GPUs of the machine that train together, one process each; without a GPU, processes."""
     scaling: OneOrMore[Literal["strong", "weak"]] = "strong"
     """With several GPUs, strong splits each minibatch of batch_size seeds over them, and weak gives
@@ -251,7 +255,7 @@ class _Head(_Table):
     """Part of the run folder's name (default: the file's name)."""
     description: str = ""
     """Purpose of the plan."""
-    minutes: Annotated[float, Field(ge=0)] = 0
+    minutes: NonNegativeFloat = 0
     """Minutes that it took on an idle machine, printed at the start (0: unknown)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to measure on; auto: a GPU if there is one."""
@@ -429,3 +433,74 @@ def _combined(axes: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield every combination of one value from each list; a scalar counts as a list of one."""
     for values in itertools.product(*map(_as_list, axes.values())):
         yield dict(zip(axes, values, strict=True))
+
+
+#: The models that check a plan's tables.
+TABLES: dict[str, type[BaseModel]] = {
+    "measure": Measure,
+    "workload": WorkloadTable,
+    "strategy": StrategyTable,
+}
+
+
+def plan_names() -> list[str]:
+    """Return the names of the plans in the package."""
+    return sorted(path.stem for path in PLANS_FOLDER.glob("*.toml"))
+
+
+def load_plan(name_or_path: str) -> Plan:
+    """Read a plan: a shipped one's name, or a path to a TOML file. A missing one, invalid TOML, and
+    a wrong key or value are a ``PlanError`` that names the nearest right one."""
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = PLANS_FOLDER / f"{name_or_path}.toml"
+        if not path.is_file():
+            hint = nearest_or_all(name_or_path, plan_names())
+            advice = "for a plan of your own give a path that ends in .toml"
+            raise PlanError(f"no plan is called {name_or_path!r}{hint}; {advice}")
+    try:
+        text = tomllib.loads(read_bytes(path).decode())
+    except FileNotFoundError:
+        raise PlanError(f"{name_or_path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path.name}: cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"{path.name}: not valid TOML: {error}") from error
+    try:
+        name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40]
+        return Plan.model_validate({"name": name, **text})
+    except ValidationError as error:
+        problems = "\n  ".join(map(_explain, error.errors()))
+        raise PlanError(f"{path.name}:\n  {problems}") from None
+
+
+def plan_schema() -> dict[str, Any]:
+    """Return a JSON Schema of plan files, for editors: ``#:schema FILE`` in the first line."""
+    schema = Plan.model_json_schema()
+    schema["required"].remove("name")  # the file's name is the default
+    return schema
+
+
+def _explain(error: Any) -> str:
+    """Format one pydantic error: ``workload[0].modle: unknown key; did you mean 'model'?``."""
+    key_path = ""
+    table: type[BaseModel] = Plan
+    for part in error["loc"]:
+        if isinstance(part, int):
+            key_path += f"[{part}]"
+        elif part not in (ONE, MANY):
+            key_path += f".{part}" if key_path else part
+            table = TABLES.get(part, table)
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        key = error["loc"][-1]
+        message = f"unknown key{nearest_or_all(key, table.model_fields)}"
+        for name, other_table in TABLES.items():
+            if other_table is not table and key in other_table.model_fields:
+                brackets = "[measure]" if name == "measure" else f"[[{name}]]"
+                message = f"{key!r} is a key of {brackets}: write it there"
+    elif error["type"] == "list_type" and isinstance(error["input"], dict) and key_path in TABLES:
+        message = f"this is a list of tables: write [[{key_path}]], in two brackets"
+    elif error["type"].endswith(("_type", "_from_float")):
+        message += f", not {error['input']!r}"
+    return f"{key_path or 'plan'}: {message}"

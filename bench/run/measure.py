@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gatherbench.bench.machine.numa import Binding
 from gatherbench.bench.plan.doors import is_relational
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.run import check, loop
@@ -127,7 +126,7 @@ class MeasuredCase(ExitStack):
         loaded = SetupStep("table_load_time", "s", table.load_s, f"{CLOCK}; {table.where}")
         size = SetupStep("table", "B", table.features.nbytes, "tensor.nbytes")
         self._steps = [*self.fetcher.setup]
-        self._write_setup([loaded, opened, size, bound(session.binding), *self._steps])
+        self._write_setup([loaded, opened, size, bound(*session.binding), *self._steps])
         typical = self._check_first(cached)
         self._facts = facts_of(job) if job.first else []  # whose rows say what the path declares
         if job.first:
@@ -365,9 +364,8 @@ def latencies_of(counted: NDArray[np.int64]) -> Iterator[tuple[str, float]]:
             yield metric, 2 ** (int(np.searchsorted(total, share * total[-1])) / 4) * 1e-6
 
 
-def bound(binding: Binding) -> SetupStep:
+def bound(node: int | Reason, how: str) -> SetupStep:
     """Return the NUMA node that threads and memory are bound to."""
-    if binding.node is None:
-        reason = str(binding.reason or unsupported("not bound"))
-        return SetupStep("numa_node", "1", None, "NUMA node of the GPU", reason)
-    return SetupStep("numa_node", "1", binding.node, binding.how)
+    if isinstance(node, Reason):
+        return SetupStep("numa_node", "1", None, "NUMA node of the GPU", str(node))
+    return SetupStep("numa_node", "1", node, how)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from gatherbench.bench.machine.numa import Binding, bind_case
+from gatherbench.bench.machine.numa import bind_case
 from gatherbench.bench.meters.base import Recorder
 from gatherbench.bench.meters.nvml_device import GpuUnderTest
 from gatherbench.bench.meters.registry import open_meters
@@ -54,7 +54,7 @@ class Session:
         self.tables = {} if table is None else {table.kind: table}
 
     @cached_property
-    def binding(self) -> Binding:
+    def binding(self) -> tuple[int | Reason, str]:
         """Bind the process, with the plan's threads, and return where it is bound.
 
         torch has one thread beside a GPU, whatever OMP_NUM_THREADS is: those of its pool continue

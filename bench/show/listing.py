@@ -74,7 +74,7 @@ def _rounded(count: int) -> str:
 
 def plans() -> pd.DataFrame:
     """List every shipped plan."""
-    from gatherbench.bench.plan.plan_file import load_plan, plan_names
+    from gatherbench.bench.plan.plan import load_plan, plan_names
 
     rows = [(name, load_plan(name).description) for name in plan_names()]
     return pd.DataFrame(rows, columns=["plan", "what it measures"])
@@ -82,8 +82,7 @@ def plans() -> pd.DataFrame:
 
 def plan_keys() -> pd.DataFrame:
     """List the keys of a plan, table by table: type, default as TOML writes it, description."""
-    from gatherbench.bench.plan.plan import Plan
-    from gatherbench.bench.plan.plan_file import TABLES
+    from gatherbench.bench.plan.plan import TABLES, Plan
 
     fields = Plan.model_fields
     rows = [_key(name, field) for name, field in fields.items() if name not in TABLES]

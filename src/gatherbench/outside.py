@@ -74,11 +74,6 @@ def read_bytes(path: Path) -> bytes:
         return file.read()
 
 
-def read_text(path: Path) -> str:
-    """Return the file's text; raises as :func:`open_file`, and if it is not UTF-8."""
-    return read_bytes(path).decode()
-
-
 def parsed(text: bytes | str) -> Any:
     """Return the value of a JSON text; a ``ValueError`` for other text, or one nested too deep."""
     try:

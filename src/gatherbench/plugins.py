@@ -4,17 +4,8 @@ A package registers each as an entry point of one of gatherbench's groups (docs/
 are known from the installed metadata; a package is imported only when one of its names is
 requested, or all are. An unusable entry is reported, and does not affect the others.
 
-**A data path** is a :class:`gatherbench.strategies.base.Strategy` and the ``Fetcher`` that it
-opens. Rows equal those of the table, bit for bit, in the order of the ids, for any dtype and width.
-``lookahead + 1`` fetches may be in flight, and ids may change as soon as ``submit`` returns. A
-buffer that is reused is a ``RowBuffer``, so that autograd notices. A path that copies rows when it
-opens sets ``live = False``. A tensor that outlives the call is made with explicit device and dtype.
-``gatherbench check NAME`` runs the conformance suite on it.
-
-**A meter** is a :class:`gatherbench.bench.meters.base.Meter` and is built without arguments. Its
-window encloses those of all built-in meters; a missing number has a ``Reason``, never a made-up 0.
-It says what it is, and declares its metrics and their units, in names that no other meter has.
-``gatherbench check meter NAME`` tries it.
+Contracts: :mod:`gatherbench.strategies.base`, :mod:`gatherbench.bench.meters.base`, and what
+``gatherbench check NAME`` and ``gatherbench check meter NAME`` test.
 """
 
 from __future__ import annotations

@@ -34,8 +34,7 @@ from unittest import mock
 
 from torch import Tensor
 
-from gatherbench.bench.plan.plan import Plan
-from gatherbench.bench.plan.plan_file import load_plan
+from gatherbench.bench.plan.plan import Plan, load_plan
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.job import Block, Job

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.plan.plan_file import load_plan
+from gatherbench.bench.plan.plan import load_plan
 
 from .golden import TOLERANCE, differences
 

@@ -27,8 +27,7 @@ from gatherbench.bench import cli
 from gatherbench.bench.cli import app, main
 from gatherbench.bench.meters import pcie, power
 from gatherbench.bench.meters.nvml_device import NO_GPU_IN_RUN
-from gatherbench.bench.plan.plan import Plan
-from gatherbench.bench.plan.plan_file import PLANS_FOLDER, TABLES, plan_names
+from gatherbench.bench.plan.plan import PLANS_FOLDER, TABLES, Plan, plan_names
 from gatherbench.bench.show import listing
 from gatherbench.strategies import conformance
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from gatherbench.bench.machine import numa as numa_module
 from gatherbench.bench.machine.numa import (
-    Binding,
     bind_case,
     describe_numa,
     node_of_pci,
@@ -67,10 +66,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 @pytest.mark.parametrize("gpu", [0, 3])
 def test_a_case_runs_on_the_node_of_its_gpu(machine, gpu):
     machine.asked_of = gpu
-    binding = bind_case(torch.device("cuda", gpu), 0)
-    assert (binding.node, binding.reason) == (1, None)
+    how = "sched_setaffinity to 4 processors, memory by first touch"
+    assert bind_case(torch.device("cuda", gpu), 0) == (1, how)
     assert machine.allowed == {2, 3, 6, 7}
-    assert binding.how == "sched_setaffinity to 4 processors, memory by first touch"
 
 
 @pytest.mark.parametrize(
@@ -113,9 +111,10 @@ def test_a_case_that_cannot_be_bound_runs_and_says_why(
         (machine.sys / file).unlink()
     else:
         (machine.sys / file).write_text(text + "\n")
-    binding = bind_case(device, 0, numa)
-    assert str(binding.reason).startswith(why)
-    assert (binding.node, machine.allowed) == (None, set(range(8)))
+    reason, how = bind_case(device, 0, numa)
+    assert isinstance(reason, Reason)
+    assert str(reason).startswith(why)
+    assert (how, machine.allowed) == ("", set(range(8)))
 
 
 @pytest.mark.parametrize(
@@ -185,10 +184,10 @@ def test_the_description_says_whether_cases_are_bound(machine, nodes, gpu_nodes,
 
 
 def test_rows_say_where_a_case_ran():
-    step = bound(Binding(None, "", Reason("no_device", "not bound: no GPU")))
+    step = bound(Reason("no_device", "not bound: no GPU"), "")
     assert (step.metric, step.value) == ("numa_node", None)
     assert step.reason == "no_device: not bound: no GPU"
-    step = bound(Binding(1, "by hand", None))
+    step = bound(1, "by hand")
     assert (step.metric, step.value, step.source) == ("numa_node", 1.0, "by hand")
 
 

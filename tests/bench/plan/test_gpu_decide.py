@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from tests.bench.observations import rows_of_run
 
-from gatherbench.bench.plan.plan import largest_scale
-from gatherbench.bench.plan.plan_file import load_plan
+from gatherbench.bench.plan.plan import largest_scale, load_plan
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.probe.points import read_points
 from gatherbench.bench.read.derive import BOUND_SHARE

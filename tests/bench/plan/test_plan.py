@@ -14,8 +14,7 @@ import pytest
 from gatherbench.bench.commands import execute as execute_module
 from gatherbench.bench.commands.execute import new_run, reopen
 from gatherbench.bench.machine.env import describe_machine
-from gatherbench.bench.plan.plan import Plan, PlanError, ResolvedPlan
-from gatherbench.bench.plan.plan_file import load_plan, plan_names
+from gatherbench.bench.plan.plan import Plan, PlanError, ResolvedPlan, load_plan, plan_names
 from gatherbench.bench.plan.workload import Workload, workload_name
 from gatherbench.bench.run.counting import UNCOUNTED
 from gatherbench.bench.run.epoch_minibatches import Epochs

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from gatherbench.bench.machine.numa import Binding
 from gatherbench.bench.run import group as group_module
 from gatherbench.bench.run import measure as measure_module
 from gatherbench.bench.run import session as session_module
@@ -156,9 +155,9 @@ def test_a_rank_measures_as_one_of_several(rank_job, monkeypatch):
             told.append(gathered("wants to go on"))
             return iter(())
 
-    def bound(_device: object, _threads: int, _numa: str, *, part_of: Any) -> Binding:
+    def bound(_device: object, _threads: int, _numa: str, *, part_of: Any) -> tuple[int, str]:
         told.append(part_of(None))
-        return Binding(None, "", None)
+        return 0, ""
 
     monkeypatch.setattr(measure_module, "EnergyBlock", Noted)
     monkeypatch.setattr(session_module, "bind_case", bound)
@@ -173,7 +172,7 @@ def test_a_rank_measures_as_one_of_several(rank_job, monkeypatch):
 
 @pytest.mark.parametrize("asked", [0, 1])
 def test_a_rank_skips_what_another_one_cannot_run(rank_job, monkeypatch, asked):
-    monkeypatch.setattr(session_module, "bind_case", lambda *_, part_of: Binding(None, "", None))
+    monkeypatch.setattr(session_module, "bind_case", lambda *_, part_of: (0, ""))
     other = [None] * asked + ["no room there"]
     assert skipped(rank_job, group=Twin(*other)) == "no room there"
 
