@@ -1,29 +1,21 @@
 """Intervals and verdicts: by hand, how often they cover or cry wolf, and what they miss."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gatherbench.stats.interval import Interval, Logs, interval_of, ratio_of
 from gatherbench.stats.judge import Judgement, judge, judge_exactly
 
-from .simulated_epochs import (
-    SIDES,
-    SPREADS,
-    Side,
-    Spread,
-    covered,
-    covered_together,
-    of_size,
-    sole_winners,
-)
-
+Array = NDArray[np.float64]
+Draw = Callable[[np.random.Generator], Array]
 logs = st.lists(st.floats(-2, 2), min_size=1, max_size=8)
 
 
@@ -127,10 +119,94 @@ def test_one_process_has_a_ratio_and_no_interval():
     assert judge(found).word == "AMBIGUOUS"
 
 
-@pytest.mark.parametrize("side", SIDES, ids=str)
+# ---- series of known truth -----------------------------------------------------------------------
+
+#: Epochs of a process, and paths that are compared on one workload.
+EPOCHS, RIVALS = 3, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Standard deviations of the logarithm: between processes, and of the epochs within one.
+
+    ``tail``: share of the processes that are slower by a tenth, as those are that some burst met.
+    """
+
+    between: float
+    within: float
+    tail: float = 0.0
+
+    def draw(self, rng: np.random.Generator, repeats: int) -> Array:
+        """The logarithm of each repeat's median epoch, of a series whose true one is 0."""
+        levels = rng.normal(0, self.between, (repeats, 1))
+        levels += math.log(1.1) * (rng.random((repeats, 1)) < self.tail)
+        epochs = levels + rng.normal(0, self.within, (repeats, EPOCHS))
+        medians: Array = np.median(epochs, axis=1)
+        return medians
+
+
+SPREADS = (
+    Spread(0.01, 0.03),
+    Spread(0.03, 0.01),
+    Spread(0.055, 0.041),
+    Spread(0.03, 0.01, tail=0.1),
+)
+
+
+def of_size(spread: Spread, repeats: int) -> Draw:
+    """Series of so many repeats; with 0 they are measured until their interval is within 3 %."""
+
+    def stopped(rng: np.random.Generator) -> Array:
+        drawn = spread.draw(rng, 10)
+        precise = (n for n in range(6, 10) if interval_of(drawn[:n]).half_width <= 0.03)
+        return drawn[: next(precise, 10)]
+
+    return (lambda rng: spread.draw(rng, repeats)) if repeats else stopped
+
+
+def share_covered(ratios: Sequence[Interval]) -> float:
+    """Of the intervals of a ratio of two equal series: how many hold 1."""
+    return sum(ratio.low <= 1 <= ratio.high for ratio in ratios) / len(ratios)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Standard deviations of the logarithm where paths take turns in one process: of what all paths
+    share in a process, of a path in a process, which no number of blocks tells, and of one epoch.
+
+    ``tail``: share of the epochs that are slower by a tenth.
+    """
+
+    process: float
+    path: float
+    epoch: float
+    tail: float = 0.0
+
+    def draw(self, rng: np.random.Generator, processes: int) -> list[Logs]:
+        """Every epoch of two equally fast paths, in ten blocks of each process."""
+        shape = (processes, 10, 2)
+        logs = rng.normal(0, self.process, (processes, 1, 1))
+        logs = logs + rng.normal(0, 0.03, (processes, 10, 1))
+        logs = logs + rng.normal(0, self.path, (processes, 1, 2))
+        logs = logs + rng.normal(0, self.epoch, shape)
+        logs += math.log(1.1) * (rng.random(shape) < self.tail)
+        return [turns(*logs[:, :, path].tolist()) for path in range(2)]
+
+
+SIDES = (
+    Side(0.16, 0.0, 0.08),
+    Side(0.16, 0.02, 0.08),
+    Side(0.055, 0.02, 0.041),
+    Side(0.055, 0.02, 0.041, tail=0.1),
+)
+
+
+@pytest.mark.parametrize("side", SIDES, ids=repr)
 def test_the_interval_of_paired_blocks_covers_the_truth(side):
+    rng = np.random.default_rng(2)
     for processes in (3, 6):
-        assert covered_together(np.random.default_rng(2), side, processes, 400) >= 0.92
+        drawn = [ratio_of(*side.draw(rng, processes)) for _ in range(400)]
+        assert share_covered(drawn) >= 0.92
 
 
 def test_blocks_that_are_pooled_or_paired_across_processes_are_found_out():
@@ -139,7 +215,7 @@ def test_blocks_that_are_pooled_or_paired_across_processes_are_found_out():
     rng, side = np.random.default_rng(3), Side(0.16, 0.04, 0.02)
     covered_by_pooled, wide = 0, []
     for _ in range(300):
-        one, other = side.draw(rng, 4, 2)
+        one, other = side.draw(rng, 4)
         a, b = (np.array([list(of.values()) for of in x.blocks.values()]) for x in (one, other))
         pooled = interval_of((a - b).ravel())
         covered_by_pooled += pooled.low <= 1 <= pooled.high
@@ -162,14 +238,14 @@ def test_neither_direction_nor_unit_changes_a_verdict(mine, other, shift):
         assert judge(there).word == "AMBIGUOUS"
 
 
-@pytest.mark.parametrize("spread", SPREADS[::3], ids=str)
+@pytest.mark.parametrize("spread", SPREADS[::3], ids=repr)
 @pytest.mark.parametrize(
     ("repeats", "least"), [((3, 3), 0.93), ((5, 10), 0.93), ((2, 10), 0.95), ((0, 0), 0.92)]
 )
 def test_it_covers_in_95_of_100_cases(spread, repeats, least):
     """1500 draws: 93 to 97 % are 3.5 standard errors from 95 %. 0 repeats: until it is precise."""
-    sizes = [of_size(spread, n) for n in repeats]
-    share = covered(np.random.default_rng(3), *sizes, 1500)
+    rng, (mine, other) = np.random.default_rng(3), (of_size(spread, n) for n in repeats)
+    share = share_covered([ratio_of(mine(rng), other(rng)) for _ in range(1500)])
     assert least <= share
     assert share <= 0.98 or 2 in repeats
 
@@ -177,7 +253,11 @@ def test_it_covers_in_95_of_100_cases(spread, repeats, least):
 @pytest.mark.parametrize("repeats", [2, 3, 0])
 def test_equal_paths_have_no_winner(repeats):
     for spread in SPREADS:
-        assert sole_winners(np.random.default_rng(6), spread, repeats, 150) < 0.05
+        rng, draw, named = np.random.default_rng(6), of_size(spread, repeats), 0
+        for _ in range(150):
+            paths = sorted((draw(rng) for _ in range(RIVALS)), key=np.mean)
+            named += all(compared(path, paths[0]).word == "SLOW" for path in paths[1:])
+        assert named / 150 < 0.05
 
 
 # ---- the one rule of verdicts --------------------------------------------------------------------
@@ -258,7 +338,7 @@ def test_equal_runs_rarely_raise_an_alarm():
         (Spread(0.01, 0.02), 6, (0.8, 1), 0),
         (Spread(0.1, 0.1), 3, (0, 0.25), 0.01),
     ],
-    ids=str,
+    ids=repr,
 )
 def test_a_tenth_more_is_found_or_not_decided(spread, repeats, slow, same):
     rng = np.random.default_rng(6)
