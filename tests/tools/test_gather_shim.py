@@ -126,31 +126,6 @@ def test_tables_and_batches_beyond_32_bits(shim, num_rows, row_bytes, num_ids, p
         np.testing.assert_array_equal(got, sparse_bytes(tail, row_bytes))
 
 
-def test_circular_shift_starts_every_warp_on_a_line(shim):
-    row_bytes, offset = 2408, 64
-    loads = shim.run(
-        GridPoint("circular", 4),
-        table_of(row_bytes),
-        np.arange(41),
-        table_offset=offset,
-        record=True,
-    ).loads
-    starts = loads["address"][loads["lane"] == 0].astype(np.int64)
-    row = offset + (starts - offset) // row_bytes * row_bytes
-    in_head = starts < -(-row // LINE_BYTES) * LINE_BYTES  # a warp of lanes that wrapped around
-    assert (starts[~in_head] % LINE_BYTES == 0).all()
-    assert in_head.sum() <= 41
-    assert len(starts) == 41 * -(-602 // 32)
-
-
-def test_idle_lanes_keep_every_warp_in_one_line(shim):
-    loads = shim.run(GridPoint("idle", 4), table_of(1412), np.arange(41), record=True).loads
-    instructions = np.stack([loads["warp"], loads["instruction"]], 1)
-    lines = loads["address"] // LINE_BYTES
-    for key in np.unique(instructions, axis=0):
-        assert len(np.unique(lines[(instructions == key).all(axis=1)])) == 1
-
-
 #: What is right, and what it becomes. The first reach for memory that is not theirs, and may
 #: make the right rows all the same: only a sanitizer tells.
 WRONG = {

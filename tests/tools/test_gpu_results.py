@@ -74,37 +74,38 @@ def test_pages_that_rows_straddle_explain_random_rows_over_8_gib_by_hand(row_byt
     assert errors == pytest.approx([0.10, 0.01] if row_bytes == 400 else [0.35, 0.01], abs=0.008)
 
 
-def test_what_is_said_of_epochs_by_hand():
-    """From the rows as text: medians of four processes' epochs of the path ahead, and of the floor.
+def epochs_of(dataset: str) -> pd.DataFrame:
+    """Measured epochs as they are written, a path and its variant in one column."""
+    lines = pd.read_parquet(decided(runs_of(FOLDER)).folder / "epochs.parquet")
+    lines = lines.query("basis == 'measured' and dataset == @dataset and epoch >= 0")
+    return lines.assign(path=lines["strategy"] + " " + lines["variant"])
 
-    The ratio is that of means of logarithms, paired within blocks: of each process its own.
-    """
-    runs = runs_of(FOLDER)
-    run = decided(runs)
-    seconds: dict[tuple[str, int], dict[int, float]] = {}
-    lines = pd.read_parquet(run.folder / "epochs.parquet")
-    mine = lines[(lines["basis"] == "measured") & (lines["dataset"] == LARGE)]
-    for line in mine.itertuples():
-        key = f"{line.strategy} {line.variant}", line.repeat
-        seconds.setdefault(key, {})[line.epoch] = line.epoch_s
-    ahead, naive = "async_zero_copy stream,auto,managed", "cpu_gather naive"
-    logs = [
-        statistics.mean(math.log(seconds[naive, k][e] / seconds[ahead, k][e]) for e in range(10))
-        for k in range(4)
-    ]
+
+def paired(dataset: str, one: str, other: str, t: float, repeats: list[int]) -> list[float]:
+    """By hand: the ratio of two paths' epochs and the ends of its interval, of logarithms that are
+    paired within blocks, of each process its own mean; ``t`` is that of a process fewer."""
+    seconds = epochs_of(dataset).set_index(["path", "repeat", "epoch"])["epoch_s"]
+    logs = (seconds[one] / seconds[other]).map(math.log).groupby("repeat").mean()[repeats]
+    half = t * logs.std() / math.sqrt(len(repeats))
+    return [math.exp(logs.mean() + side * half) for side in (0, -1, 1)]
+
+
+def test_what_is_said_of_epochs_by_hand():
+    """t of three degrees of freedom is 3.182."""
+    run = decided(runs_of(FOLDER))
+    ahead = "async_zero_copy stream,auto,managed"
+    value, low, high = paired(LARGE, "cpu_gather naive", ahead, 3.182, [0, 1, 2, 3])
     over = ratios(run, "naive")
     (large,) = (one for one in run.workloads if one.startswith(LARGE))
     assert over[large, "cpu_gather", "naive"] == "1.00"
     text = over[large, *ahead.split()]
-    value, low, high = map(float, re.fullmatch(r"([\d.]+) \(([\d.]+)–([\d.]+)\)", text).groups())
-    assert value == pytest.approx(math.exp(statistics.mean(logs)), rel=0.02)
-    # By hand: t of three degrees of freedom is 3.182.
-    half = 3.182 * statistics.stdev(logs) / 2
-    assert math.log(high / low) / 2 == pytest.approx(half, rel=0.3)
-    times = [value for k in range(4) for value in seconds[ahead, k].values()]
+    said, from_, to = map(float, re.fullmatch(r"([\d.]+) \(([\d.]+)–([\d.]+)\)", text).groups())
+    assert said == pytest.approx(value, rel=0.02)
+    assert math.log(to / from_) == pytest.approx(math.log(high / low), rel=0.3)
+    median = epochs_of(LARGE).query("path == @ahead")["epoch_s"].median()
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = re.search(r"^async_zero_copy \(managed\) +([\d.]+)", text, re.MULTILINE)
-    assert shown[1] == f"{1e3 * statistics.median(times):.1f}"
+    assert shown[1] == f"{1e3 * median:.1f}"
 
 
 def test_cases_that_torch_s_spinning_threads_slowed_are_marked_and_left_out():
@@ -113,34 +114,21 @@ def test_cases_that_torch_s_spinning_threads_slowed_are_marked_and_left_out():
     Of three processes left t is 4.303 (two degrees of freedom).
     """
     said = " ".join((ROOT / "results" / "README.md").read_text(encoding="utf-8").split())
-    spun, seconds = {}, {}
     run = decided(runs_of(FOLDER))
     lines = pd.read_parquet(run.folder / "epochs.parquet")
-    for line in lines[lines["basis"] == "measured"].itertuples():
-        case = line.dataset, line.repeat
-        if line.variant == "prefetch":
-            spun.setdefault(case, []).append(1e3 * line.cpu_torch_pool_s)
-        if line.dataset == "products-like":
-            seconds[f"{line.strategy} {line.variant}", line.repeat, line.epoch] = line.epoch_s
     reasons = pd.read_parquet(run.folder / "reasons.parquet")
     wrong = reasons[(reasons["column"] == "check_torch_threads") & (reasons["status"] == "failed")]
     assert set(wrong["variant"]) == {"prefetch"}
     dataset = lines.drop_duplicates("workload").set_index("workload")["dataset"]
     failed = set(zip(wrong["workload"].map(dataset), wrong["repeat"], strict=True))
-    middle = {case: statistics.median(values) for case, values in spun.items()}
-    assert failed == {(LARGE, 0), ("products-like", 0)} == {c for c, v in middle.items() if v > 20}
-    others = [value for case, value in middle.items() if case not in failed]
-    ms = [middle[case] for case in sorted(failed)]
-    told = f"{ms[0]:.0f} and {ms[1]:.0f} core-ms an epoch, where other repeats have"
-    assert f"{told} {min(others):.0f} to {max(others):.0f}" in said
-    ahead, in_place = "cpu_gather prefetch", "aligned_zero_copy given"
-    logs = [
-        statistics.mean(math.log(seconds[ahead, k, e] / seconds[in_place, k, e]) for e in range(10))
-        for k in (1, 2, 3)
-    ]
-    middle_log, half = statistics.mean(logs), 4.303 * statistics.stdev(logs) / math.sqrt(3)
-    ends = (f"{math.exp(x):.3g}" for x in (middle_log, middle_log - half, middle_log + half))
-    value, low, high = ends
+    ahead = lines[(lines["basis"] == "measured") & (lines["variant"] == "prefetch")]
+    spun = 1e3 * ahead.groupby(["dataset", "repeat"])["cpu_torch_pool_s"].median()
+    assert failed == {(LARGE, 0), ("products-like", 0)} == set(spun[spun > 20].index)
+    ms, others = spun[sorted(failed)], spun.drop(failed)
+    told = f"{ms.iloc[0]:.0f} and {ms.iloc[1]:.0f} core-ms an epoch, where other repeats have"
+    assert f"{told} {others.min():.0f} to {others.max():.0f}" in said
+    paths = "cpu_gather prefetch", "aligned_zero_copy given"
+    value, low, high = (f"{x:.3g}" for x in paired("products-like", *paths, 4.303, [1, 2, 3]))
     (fits,) = (one for one in run.workloads if one.startswith("products-like"))
     found = ratios(run, "prefetch")[fits, "aligned_zero_copy", "given"]
     assert found == f"{value} ({low}–{high})" == "1.53 (1.18–1.97)"
@@ -224,22 +212,10 @@ def test_what_registered_memory_is_not_separated_from_is_quoted_from_the_rows():
 def test_alignment_and_what_is_faster_over_32_gib_by_hand():
     """From the rows: paired logarithms of two series; DGL's rates over ours at 16 to 512 B."""
     run, said = decided(runs_of(FOLDER)), " ".join(" ".join(findings()).split())
-    times = run.measured["epoch_s"].rename("value").reset_index()
+    paths = "unified_zero_copy registered", "aligned_zero_copy given"
     for workload in run.workloads:
-        one, other = (
-            times[(times["workload"] == workload) & (times["strategy"] == name)]
-            .query("variant == @variant")
-            .set_index(["repeat", "epoch"])["value"]
-            for name, variant in (
-                ("unified_zero_copy", "registered"),
-                ("aligned_zero_copy", "given"),
-            )
-        )
-        logs = (one / other).map(math.log).groupby("repeat").mean()
-        half = 3.182 * logs.std() / 2
-        value, low, high = (
-            math.exp(x) for x in (logs.mean(), logs.mean() - half, logs.mean() + half)
-        )
+        dataset = run.plan["workloads"][workload]["dataset"]
+        value, low, high = paired(dataset, *paths, 3.182, [0, 1, 2, 3])
         assert f"{value:.3f} ({low:.3f}–{high:.3f})" in said
     summary = pd.read_csv(next(FOLDER.glob("*-gpu-micro")) / "summary.csv")
     key = ["case", "order", "span_bytes", "grid_percent", "policy", "row_bytes"]
