@@ -48,12 +48,6 @@ def test_train_wordnet(capfd):
     assert float(accuracy[1]) > 0.15
 
 
-@pytest.mark.usefixtures("data_root")
-def test_train_wordnet_names_the_strategy_that_was_meant():
-    with pytest.raises(ValueError, match="did you mean 'async_zero_copy'"):
-        example("train_wordnet").main(("--strategy", "async_zerocopy"))
-
-
 #: Two ranks, forked behind the imports, which take longer than both scripts. Each script meets in a
 #: store of its own, as one knows the ranks of the other.
 ONE_BY_ONE = """

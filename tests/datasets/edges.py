@@ -12,7 +12,9 @@ def edges_of(data: GraphDataset) -> list[tuple[int, int]]:
     return list(zip(data.indices.tolist(), targets.tolist(), strict=True))
 
 
-def kinds_of(data: GraphDataset) -> dict[tuple[int, int], str]:
-    """The kind of each edge, in words."""
-    kinds = [data.spec.relations[kind] for kind in read_relations(data)]
-    return dict(zip(edges_of(data), kinds, strict=True))
+def kinds_of(data: GraphDataset) -> dict[str, list[tuple[int, int]]]:
+    """The edges of each kind that there is, ascending."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for kind, edge in sorted(zip(read_relations(data), edges_of(data), strict=True)):
+        found.setdefault(data.spec.relations[kind], []).append(edge)
+    return found
