@@ -126,51 +126,32 @@ def test_tables_and_batches_beyond_32_bits(shim, num_rows, row_bytes, num_ids, p
         np.testing.assert_array_equal(got, sparse_bytes(tail, row_bytes))
 
 
+LOAD_MASK = "const bool wanted = rows[r].readable && unit >= 0 && unit < units;"
+STORE_MASK = "if (rows[r].exists && unit >= 0 && unit < units) {"
+CHECK = "const bool readable = entry.id >= 0 && entry.id < job.num_rows;"
+IDLE = "row.shift = static_cast<int>(address % kLine) / WIDTH;"
+WRAP = "return unit < units ? unit : unit - units;"
+STRIDE = "base < job.num_ids; base += gridDim.x * tile"
+SHORT = "if (row.shift >= job.row_bytes / WIDTH) row.shift = 0;"
+FROM = "row.from += entry.id * job.row_stride;"
 #: What is right, and what it becomes. The first reach for memory that is not theirs, and may
 #: make the right rows all the same: only a sanitizer tells.
 WRONG = {
-    "missing tail mask": (
-        "const bool wanted = rows[r].readable && unit >= 0 && unit < units;",
-        "const bool wanted = rows[r].readable && unit >= 0;",
-    ),
-    "missing store mask": (
-        "if (rows[r].exists && unit >= 0 && unit < units) {",
-        "if (rows[r].exists && unit >= 0) {",
-    ),
-    "no check of ids": (
-        "const bool readable = entry.id >= 0 && entry.id < job.num_rows;",
-        "const bool readable = entry.exists;",
-    ),
-    "negative ids pass": (
-        "const bool readable = entry.id >= 0 && entry.id < job.num_rows;",
-        "const bool readable = entry.exists && entry.id < job.num_rows;",
-    ),
-    "idle shift off by a line": (
-        "row.shift = static_cast<int>(address % kLine) / WIDTH;",
-        "row.shift = static_cast<int>(address % kLine) / WIDTH - kLine / WIDTH;",
-    ),
-    "no slots for the idle lanes": (
-        "(SHIFT == kIdle ? kLine / WIDTH - 1 : 0)",
-        "(SHIFT == kIdle ? 0 : 0)",
-    ),
-    "circular wrap by one too many": (
-        "return unit < units ? unit : unit - units;",
-        "return unit <= units ? unit : unit - units;",
-    ),
-    "circular without wrap": ("return unit < units ? unit : unit - units;", "return unit;"),
-    "circular shift past a short row": (
-        "if (row.shift >= job.row_bytes / WIDTH) row.shift = 0;",
-        "",
-    ),
+    "missing tail mask": (LOAD_MASK, LOAD_MASK.replace(" && unit < units", "")),
+    "missing store mask": (STORE_MASK, STORE_MASK.replace(" && unit < units", "")),
+    "no check of ids": (CHECK, "const bool readable = entry.exists;"),
+    "negative ids pass": (CHECK, CHECK.replace("entry.id >= 0", "entry.exists")),
+    "idle shift off by a line": (IDLE, IDLE.replace(";", " - kLine / WIDTH;")),
+    "no slots for the idle lanes": ("(SHIFT == kIdle ? kLine / WIDTH - 1 : 0)", "0"),
+    "circular wrap by one too many": (WRAP, WRAP.replace("<", "<=")),
+    "circular without wrap": (WRAP, "return unit;"),
+    "circular shift past a short row": (SHORT, ""),
     "32-bit offset": (
-        "row.from += entry.id * job.row_stride;",
+        FROM,
         "row.from += static_cast<int>(entry.id) * static_cast<int>(job.row_stride);",
     ),
     "output not permuted": ("job.out_rows != nullptr ? job.out_rows[known] : known;", "known;"),
-    "grid stride one block short": (
-        "base < job.num_ids; base += gridDim.x * tile",
-        "base < job.num_ids; base += gridDim.x * tile + 1",
-    ),
+    "grid stride one block short": (STRIDE, STRIDE + " + 1"),
     "every lane reads the team's first unit": (
         "static_cast<int>(threadIdx.x), units,",
         "0, units,",
@@ -179,13 +160,7 @@ WRONG = {
 
 
 #: Nothing is wrong, and what only a sanitizer refuses.
-RIGHT, MISALIGNED = (
-    ("", ""),
-    (
-        "row.from += entry.id * job.row_stride;",
-        "row.from += entry.id * job.row_stride + 1;",
-    ),
-)
+RIGHT, MISALIGNED = ("", ""), (FROM, FROM.replace(";", " + 1;"))
 #: How many reach astray.
 ASTRAY = 4
 
