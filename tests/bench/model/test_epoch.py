@@ -1,6 +1,7 @@
 """The closed form of an epoch against what can be written down by hand; wrong forms fail it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 
 from gatherbench.bench.model import epoch as epoch_module
 from gatherbench.bench.model.epoch import EpochPrediction, predict_batches
-from gatherbench.bench.model.physics import MinibatchLoad, Part
+from gatherbench.bench.model.physics import MinibatchLoad, Part, load_of
 from gatherbench.bench.model.profile import load_profile
+from gatherbench.strategies.data_path import DataPath, total
 
 PROFILE = load_profile("rtx3090-pcie4")
 N = 20
@@ -145,3 +147,56 @@ def test_stages_add_up_and_an_epoch_lies_between_its_bounds(
     submit = PROFILE.number("gpu.submit")
     assert one.epoch_s >= batches * max(sample, link, train) * (1 - 1e-9)
     assert one.epoch_s <= batches * (sample + submit + link + train) * (1 + 1e-9)
+
+
+# A path that keeps a part of the table in GPU memory, and gathers or reads the rest.
+
+HALF = 5e8
+READ = MinibatchLoad(
+    HALF, gpu_link_read_bytes=HALF, gpu_requests={128: HALF / 128}, gpu_page_visits=0.0
+)
+GATHERED = MinibatchLoad(
+    HALF, cpu_read_bytes=HALF, cpu_write_bytes=HALF, copy_engine_bytes=HALF, gpu_requests={}
+)
+BOTH = replace(
+    READ, payload_bytes=2 * HALF, cpu_read_bytes=HALF, cpu_write_bytes=HALF, copy_engine_bytes=HALF
+)
+
+
+def parts_of(load: MinibatchLoad) -> Mapping[str, Part]:
+    return predict_batches(load, PROFILE, N).parts
+
+
+def test_rows_that_are_gathered_and_rows_read_in_place_both_cross_the_link():
+    read, gathered, both = map(parts_of, (READ, GATHERED, BOTH))
+    together, alone = both["transfer"], (read["transfer"], gathered["transfer"])
+    lengths = [part.seconds for part in alone]
+    assert together.seconds == pytest.approx(sum(lengths))
+    assert together.bound == alone[lengths.index(max(lengths))].bound
+    assert both["gather"] == gathered["gather"]
+    assert "expand" not in both
+    assert BOTH.brought_bytes == 2 * HALF
+
+
+def test_paths_add_up_and_a_count_that_one_lacks_is_lacking():
+    reads = DataPath(10, gpu_link_read_bytes=10, gpu_requests={32: 1, 128: 2}, gpu_page_visits=3)
+    copies = DataPath(5, cpu_write_bytes=5, copy_engine_bytes=6, gpu_requests={})
+    both = total([reads, copies, reads])
+    assert (both.payload_bytes, both.gpu_link_read_bytes, both.copy_engine_bytes) == (25, 20, 6)
+    assert both.gpu_requests == {32: 2, 128: 4}
+    assert both.gpu_page_visits == 6, "copies visit no page"
+    uncounted = replace(reads, gpu_requests=None, gpu_page_visits=None)
+    for paths in ([reads, uncounted], [uncounted, reads]):
+        assert total(paths).gpu_requests is None
+        assert total(paths).gpu_page_visits is None
+    half = load_of(both, 0.5, row_bytes=4)
+    assert (half.payload_bytes, half.gpu_page_visits, half.row_bytes) == (12.5, 3.0, 4)
+    assert half.gpu_requests == {32: 1, 128: 2}
+    assert load_of(total([]), 1.0).gpu_requests == {}
+
+
+def test_rows_that_the_gpu_reads_where_the_cpu_wrote_them_cross_once():
+    once = replace(BOTH, payload_bytes=HALF, copy_engine_bytes=HALF / 50)
+    assert once.brought_bytes == HALF
+    assert parts_of(once)["transfer"] == parts_of(READ)["transfer"]
+    assert parts_of(once)["gather"] == parts_of(GATHERED)["gather"]

@@ -1,15 +1,21 @@
-"""Rows that come off a disk, worked out by hand: its limits, its sharing, and what is not known."""
+"""Rows that come off a disk, worked out by hand: its limits, its sharing, and what is not known.
+
+Ranks share the memory of their machine as they share its disk.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gatherbench.bench.model import roofline as roofline_module
 from gatherbench.bench.model.epoch import minibatch_parts, predict_batches
 from gatherbench.bench.model.physics import MinibatchLoad, Part, disk_read, in_turn
+from gatherbench.bench.model.predict import Series
 from gatherbench.bench.model.profile import LinkProfile, Points, load_profile
 
 BARE = load_profile("rtx3090-pcie4")
@@ -124,10 +130,25 @@ def test_a_minibatch_ahead_hides_the_shorter_of_disk_and_training_and_the_copy()
     assert predict_batches(slow, machine(), 100).bound == "training (measured)"
 
 
-def test_ranks_of_a_machine_share_its_disk():
-    """Two ranks read half as many minibatches each, at half the rate: nothing is gained."""
-    ahead = replace(READS, lookahead=1)
-    assert seconds(ahead, machine(), 100, gpus=2) == pytest.approx(100 * 0.1 + 0.05, rel=2e-3)
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_gpus_share_the_memory_of_their_host(gpus):
+    """100 MB a minibatch at 40 GB/s, whoever it is for."""
+    read = MinibatchLoad(1e8, gpu_link_read_bytes=1e8, gpu_requests={128: 1e8 / 128})
+    load = replace(read, lookahead=1, gpu_share=0.1, sample_s=0.0, train_s=2e-3)
+    slow = BARE.with_constant("host.memory_rate", 40e9, "made up")
+    expected = 960 // gpus * gpus * 1e8 / 40e9 + 2e-3
+    assert seconds(load, slow, 960, gpus) == pytest.approx(expected, rel=2e-3)
+
+
+def test_the_disk_s_share_is_of_all_ranks():
+    """Ten minibatches on two GPUs: five steps of 4 MB in 2 s, and ten reads of 0.1 s."""
+    load = MinibatchLoad(4e6, gpu_link_read_bytes=4e6)
+    series = Series("w", "disk", "host", load, 10, gpus=2)
+    part = Part(0.2, "reads")  # of both
+    epoch: Any = SimpleNamespace(parts={"transfer": part, "disk": part}, bound="reads")
+    line = roofline_module._line(series, epoch, BARE, {"fetch": 2.0})
+    assert line["rate"] == pytest.approx(1e7)
+    assert line["of_disk"] == pytest.approx(0.5)
 
 
 def test_an_unknown_disk_is_a_reason_with_the_remedy():

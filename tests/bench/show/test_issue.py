@@ -1,4 +1,4 @@
-"""What the host needs to issue an epoch: shown as shares, and said where it bounds the epoch."""
+"""What the host does in an epoch: what it needs to issue it, and how fast it gathers."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,9 +11,9 @@ import pytest
 from gatherbench.bench.read.derive import issue_shares
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.answer import answers
-from gatherbench.bench.show.views.resources import ISSUE
+from gatherbench.bench.show.views.resources import GATHER, ISSUE, gather_rates
 
-from ..written_run import BASELINE, write_run
+from ..written_run import BASELINE, PAYLOAD_BYTES, PINNED, ZERO_COPY, write_run
 
 #: Epochs of 1.71 s (the baseline), 0.81 and 1.01 s, of 20 minibatches each.
 UNIFIED = ("unified_zero_copy", "registered", (0.2, 0.1, 0.5))
@@ -159,3 +159,38 @@ def test_what_issues_and_what_else_it_does_is_not_known_counts_draws_and_steps_a
     assert shares["bound"].to_dict() == {
         "cpu_gather": False, "disk_direct": False, "aligned_zero_copy": True,
     }  # fmt: skip
+
+
+# The gather of the CPU in the loop beside what it does alone.
+
+#: Alone: 8 MB in 1 ms, which is 8 GB/s.
+ALONE = {"gathered": ("B", 8e6), "gather_time": ("s", 1e-3)}
+
+
+def gathering(alone: bool = True, **seconds: float) -> Any:
+    """The seconds in which each variant gathers the rows of an epoch."""
+
+    def more(case: tuple[str, str, str], _repeat: int, epoch: int) -> Iterator[Mapping[str, Any]]:
+        if epoch < 0 and alone:
+            for metric, (unit, value) in ALONE.items():
+                yield {"stage": "setup", "metric": metric, "unit": unit, "value": value}
+        if epoch >= 0 and (taken := seconds.get(case[2])) is not None:
+            yield {"stage": "fetch", "metric": "gather_time", "unit": "s", "value": taken}
+
+    return more
+
+
+def test_a_gather_in_the_loop_stands_beside_it_alone(run_of):
+    """Of 8 GB/s 6.4 are 80 %. Reads in place are no conventional path."""
+    of = gathering(**{"pinned": PAYLOAD_BYTES / 6.4e9, ZERO_COPY[1]: 9.0})
+    (row,) = gather_rates(run_of(series=[BASELINE, PINNED, ZERO_COPY], more=of)).to_dict("records")
+    assert (row["strategy"], row["variant"], row["alone_B_per_s"]) == ("cpu_gather", "pinned", 8e9)
+    assert row["in_the_loop_B_per_s"] == pytest.approx(6.4e9)
+    assert row["loop_to_alone_share"] == pytest.approx(0.8)
+
+
+def test_what_was_not_tried_alone_has_no_share(run_of):
+    run = run_of(series=[BASELINE, PINNED], more=gathering(alone=False, pinned=9.0))
+    assert gather_rates(run)[["alone_B_per_s", "loop_to_alone_share"]].isna().all(axis=None)
+    assert GATHER.applies(run)
+    assert not GATHER.applies(run_of(series=[BASELINE, PINNED], more=gathering()))
