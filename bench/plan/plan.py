@@ -93,13 +93,14 @@ Repeats = Annotated[int, Field(ge=1, le=10_000)]
 FromOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
-class _Table(BaseModel):
+class _Keys(BaseModel):
     """A table of a plan; the text below a key describes the key."""
 
-    # Numbers are finite; ``true`` and ``"0.1"`` are no numbers.
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class _Table(_Keys, extra="forbid", strict=True, allow_inf_nan=False):
+    """A table whose numbers are finite; ``true`` and ``"0.1"`` are no numbers."""
 
 
 class Measure(_Table):
@@ -228,10 +229,8 @@ class WorkloadTable(_Table):
             yield workload if workload.gpus > 1 else replace(workload, scaling="strong")
 
 
-class StrategyTable(BaseModel):
+class StrategyTable(_Keys, extra="allow"):
     """``[[strategy]]``: a name and the strategy's own parameters; lists expand."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
     name: str
     """A name of `gatherbench list strategies`, which also lists its parameters; or "*" for every
@@ -280,9 +279,10 @@ class Plan(_Head):
         tables = []
         for table in self.workload:
             pairs = itertools.product(_as_list(table.dataset), _as_list(table.scale))
-            scales = [largest_scale(*pair, host_bytes, disk_bytes) for pair in pairs if table.fit]
-            fitted = {"fit": False, "scale": scales or table.scale}
-            tables.append(table.model_copy(update=fitted))
+            for graph, scale in pairs if table.fit else ():  # each graph at a scale of its own
+                fitting = largest_scale(graph, scale, host_bytes, disk_bytes)
+                tables.append(table.model_copy(update={"dataset": graph, "scale": fitting}))
+            tables += [] if table.fit else [table]
         return self.model_copy(update={"workload": tables})
 
     def with_ranks(self, ranks: int) -> Plan:
@@ -362,10 +362,9 @@ class NamedCase(_Table):
     repeat: int
 
 
-class ResolvedPlan(_Head):
+class ResolvedPlan(_Head, extra="ignore", strict=False):
     """The content of ``plan.json``: a plan with its list of cases, which ``--resume`` reads."""
 
-    model_config = ConfigDict(extra="ignore", strict=False)
     device: str  # type: ignore[assignment]  # the one that was chosen
     measure: Measure  # required
     workloads: dict[str, Workload]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from tests.bench.observations import rows_of_run
 
-from gatherbench.bench.plan.plan import largest_scale, load_plan
+from gatherbench.bench.plan.plan import Plan, largest_scale, load_plan
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.probe.points import read_points
 from gatherbench.bench.read.derive import BOUND_SHARE
@@ -162,6 +162,11 @@ def test_the_tables_fit_host_and_gpu_side_by_side():
         spec, moved = payload(of)
         graph = 4 * spec.num_edges + 8 * spec.num_nodes
         assert 2 * spec.table_bytes + graph + 8 * moved < GPU_GIB * GIB
+    graphs = ["hashed-products", "hashed-papers100M"]
+    table = {"dataset": graphs, "fit": True}
+    fields = {"name": "p", "workload": [table], "strategy": [{"name": "all_in_gpu"}]}
+    both = Plan.model_validate(fields).fitted(60 * GIB, 60 * GIB).workloads()
+    assert [(w.dataset, w.scale) for w in both] == [(graphs[0], 1.0), (graphs[1], 0.25)]
     with pytest.raises(DatasetError, match="not 100 to"):
         largest_scale("hashed-papers100M", 1.0, 1000, GIB)
 
