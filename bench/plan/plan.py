@@ -93,14 +93,11 @@ Repeats = Annotated[int, Field(ge=1, le=10_000)]
 FromOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
-class _Keys(BaseModel):
-    """A table of a plan; the text below a key describes the key."""
+class _Table(BaseModel):
+    """A table of a plan, whose keys ``keys.toml`` describes."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
-
-
-class _Table(_Keys, extra="forbid", strict=True, allow_inf_nan=False):
-    """A table whose numbers are finite; ``true`` and ``"0.1"`` are no numbers."""
+    # Numbers are finite; ``true`` and ``"0.1"`` are no numbers.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Measure(_Table):
@@ -111,55 +108,22 @@ class Measure(_Table):
         | Annotated[list[Repeats], Field(min_length=2, max_length=2), Tag(MANY)],
         _EITHER,
     ] = [3, 10]
-    """Number of processes for each series: 6, or [3, 10] for at least 3, up to 10 until the epoch
-    is precise or budget_s is spent."""
     precision: Annotated[float, Field(gt=0, le=1)] = 0.03
-    """Largest half-width of the 95 % confidence interval of an epoch, as a share of it; this is
-    judged from six repeats on."""
     budget_s: NonNegativeFloat = 0
-    """Seconds for cases after the least repeats, which always complete (0: no limit). --budget
-    SECONDS limits the whole run instead."""
     warmup_epochs: NonNegativeInt = 1
-    """Epochs that are run and dropped before the measured ones."""
     epochs: FromOne = 2
-    """Measured epochs of each case."""
     sampling: Literal["live", "gpu", "uva"] = "live"
-    """What draws the minibatches; each epoch has its own. live: the CPU. gpu: the GPU (without a
-    GPU, the CPU). uva: the GPU, which reads the graph in host memory over the link of the rows."""
     sampler_workers: NonNegativeInt = 0
-    """Threads of each rank that prefetch minibatches, at most two each, like the workers of a
-    DataLoader. Each takes one of the case's cores, and the stage sample is then the wait for a
-    minibatch. 0: the loop draws on every core. A GPU always draws ahead."""
     step: OneOrMore[Literal["issued", "captured"]] = "issued"
-    """How the GPU receives a training step; a list makes a workload of each. issued: operation by
-    operation. captured: as a CUDA graph that each minibatch replays, padded to the size of the
-    largest (GraphSAGE on one GPU)."""
     count_batches: NonNegativeInt = 0
-    """Number of minibatches, evenly spread over an epoch, from which the bytes and requests of all
-    are estimated (0: all are counted). All are counted, too, if steps are captured, a workload has
-    a sampler of its own, or a path reads a disk."""
     eval_batches: NonNegativeInt = 0
-    """Minibatches of test nodes that score the trained model at the end (0: none)."""
     eval_every_epoch: bool = False
-    """Keep the model from epoch to epoch, and score it after each measured one, outside the
-    measured time: this gives accuracy over time. It excludes together and the GPU's energy."""
     timeout_s: Annotated[float, Field(gt=0, le=864_000)] = 3600
-    """Seconds after which a case fails."""
     threads: NonNegativeInt = 0
-    """CPU threads of torch, the sampler and the gather (0: every core of the process)."""
     numa: Literal["gpu", "none"] = "gpu"
-    """gpu: bind threads and memory to the GPU's NUMA node. none: leave them unbound."""
     together: bool = False
-    """Train all paths of a workload in one process for each repeat, in shuffled blocks of one epoch
-    each; ratios are paired within blocks. Neighbours in a block have different minibatches, and
-    each path has all of them during a repeat, so epochs is 2 or more. A case keeps its own process
-    if its path reads a disk, uses MPS or takes all the room, or if it has several ranks or a memory
-    limit."""
     energy: bool = True
-    """On a GPU, add epochs until its energy counter has run for the 10 s that it needs. false:
-    energy is not measured, and cases may take half as long."""
     peak: bool = False
-    """Measure the peak memory of one step of the first repeat, after all timed epochs."""
 
     @model_validator(mode="after")
     def _fit_together(self) -> Measure:
@@ -186,40 +150,21 @@ class WorkloadTable(_Table):
     """``[[workload]]``: scalars or lists; lists expand."""
 
     dataset: OneOrMore[str]
-    """Graph: a name of `gatherbench list datasets`, or of an imported graph. Required."""
     scale: OneOrMore[PositiveFloat] = 1.0
-    """Share of a generated graph's full size."""
     fit: bool = False
-    """Halve each scale until twice the table and the graph fit into host memory, and the graph onto
-    the disk."""
     model: OneOrMore[Annotated[str, AfterValidator(_known_model)]] = "sage"
-    """sage, gat, mlp (ignores edges), or a class of your own: "my_module:MyGNN". bench/neighbours
-    has some that use the kinds of edges."""
     hidden: OneOrMore[Annotated[int, Field(ge=1, le=2**20)]] = 16
-    """Width of the hidden layers; for gat, of each head."""
     fanouts: Annotated[
         list[Annotated[list[FromOne], Field(min_length=1)]],
         BeforeValidator(_nested, json_schema_input_type=list[int] | list[list[int]]),
     ] = [[25, 10]]
-    """Neighbours drawn for each node, layer by layer from the seed nodes outwards; one list or
-    several."""
     batch_size: OneOrMore[FromOne] = 1000
-    """Seed nodes of a minibatch."""
     max_batches: NonNegativeInt = 0
-    """Number of minibatches after which an epoch ends (0: the whole epoch)."""
     seed: OneOrMore[int] = 0
-    """Seed of the minibatches and the model's weights."""
     gpus: OneOrMore[Annotated[int, Field(ge=1, le=1024)]] = 1
-    """GPUs of the machine that train together, one process each; without a GPU, processes."""
     scaling: OneOrMore[Literal["strong", "weak"]] = "strong"
-    """With several GPUs, strong splits each minibatch of batch_size seeds over them, and weak gives
-    each of them batch_size seeds, so an epoch has fewer steps."""
     sampler: OneOrMore[Annotated[str, _opens(OwnSampler)]] = ""
-    """Sampler that draws the minibatches on the CPU instead of ours: "module:Class key=value".
-    bench/neighbours has some."""
     around_step: OneOrMore[Annotated[str, _opens(AroundStep)]] = ""
-    """Context around the forward and backward pass of each training step:
-    "module:Class key=value". bench/neighbours has some."""
 
     def expand(self) -> Iterator[Workload]:
         axes = {name: value for name, value in self if name != "fit"}
@@ -229,12 +174,11 @@ class WorkloadTable(_Table):
             yield workload if workload.gpus > 1 else replace(workload, scaling="strong")
 
 
-class StrategyTable(_Keys, extra="allow"):
+class StrategyTable(BaseModel):
     """``[[strategy]]``: a name and the strategy's own parameters; lists expand."""
 
+    model_config = ConfigDict(extra="allow", frozen=True)
     name: str
-    """A name of `gatherbench list strategies`, which also lists its parameters; or "*" for every
-    other built-in strategy with its default parameters, except paths that read a file. Required."""
 
     @model_validator(mode="after")
     def _something(self) -> StrategyTable:
@@ -251,27 +195,18 @@ class _Head(_Table):
     """The keys of a plan above its tables, and how it measures."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
-    """Part of the run folder's name (default: the file's name)."""
     description: str = ""
-    """Purpose of the plan."""
     minutes: NonNegativeFloat = 0
-    """Minutes that it took on an idle machine, printed at the start (0: unknown)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device to measure on; auto: a GPU if there is one."""
     profile: str = ""
-    """Profile of the machine to predict epochs for: a shipped name or a .toml file (default: this
-    GPU's calibration; without a GPU, the paper's machine)."""
     measure: Measure = Measure()
-    """How each case is measured."""
 
 
 class Plan(_Head):
     """A checked plan; see the TOML files in ``bench/plan/plans`` for the format."""
 
     workload: Annotated[list[WorkloadTable], Field(min_length=1)]
-    """Graphs and models to train; lists expand to every combination."""
     strategy: Annotated[list[StrategyTable], Field(min_length=1)]
-    """A strategy and its parameters; lists expand to every combination."""
 
     def fitted(self, host_bytes: int, disk_bytes: int) -> Plan:
         """Return the plan with tables of ``fit`` at the largest scales that fit into these bytes;
@@ -440,6 +375,11 @@ TABLES: dict[str, type[BaseModel]] = {
     "workload": WorkloadTable,
     "strategy": StrategyTable,
 }
+for _table, _words in tomllib.loads(Path(__file__).with_name("keys.toml").read_text()).items():
+    _model = TABLES.get(_table, Plan)
+    for _key, _text in _words.items():
+        _model.model_fields[_key].description = _text
+    _model.model_rebuild(force=True)
 
 
 def plan_names() -> list[str]:
