@@ -177,9 +177,33 @@ class Trainer:
         """Prepare for the first step; yield rows that show that it trains as a plain one does.
 
         ``plain`` builds a model as this one's was at first. The ``first`` repeat is checked most.
+
+        Raises:
+            WrongStepError: a gradient of a step with the context differs in a bit.
         """
-        if self._surrounded:
-            yield gradient_row(make, self, plain(), *fetched())
+        if not self._surrounded:
+            return
+        wanted, (x, batch) = Trainer(plain(), self.labels, self.device), fetched()
+        columns = (CHECK_STAGE, "gradients", "1")
+        if self.device.type == "cuda":
+            yield make.missing(*columns, _SAME, _ANY_ORDER)
+            return
+        # The model itself: a copy has no hooks on its parameters. No other rank takes part.
+        own = Trainer(self.model, self.labels, self.device, around=self.around)
+        wanted.model.load_state_dict(self.model.state_dict())
+        undo, gradients = self.kept(), []
+        for trainer in (own, wanted):
+            torch.manual_seed(0)
+            trainer.step(x, batch)
+            found = [weight.grad for weight in trainer._weights]
+            gradients.append([None if one is None else one.numpy().tobytes() for one in found])
+        undo()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.around.counts()  # discards those of the check
+        for number, (one, other) in enumerate(zip(*gradients, strict=True)):
+            if one != other:
+                raise WrongStepError(f"the gradient of parameter {number} is another one")
+        yield make.ok(*columns, len(gradients[1]), _SAME)
 
     def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
         """Train on the fetched rows ``x`` ``[B, D]``; return the loss, a scalar on the device.
@@ -254,35 +278,3 @@ def to_device(batch: MiniBatch, device: torch.device) -> MiniBatch:
         for blocks in (batch.edges, batch.kinds)
     )
     return MiniBatch(batch.input_ids, edges, batch.num_nodes, kinds)
-
-
-def gradient_row(
-    make: RowMaker, trainer: Trainer, plain: nn.Module, x: Tensor, batch: MiniBatch
-) -> Row:
-    """Check by copies that the gradients of a step equal those of a step without a context.
-
-    ``plain`` is a model as the trainer's was before the context was added.
-
-    Raises:
-        WrongStepError: a gradient differs in a bit.
-    """
-    columns = (CHECK_STAGE, "gradients", "1")
-    if trainer.device.type == "cuda":
-        return make.missing(*columns, _SAME, _ANY_ORDER)
-
-    def gradients(model: nn.Module, around: StepContext) -> list[bytes | None]:
-        spare = type(trainer)(model, trainer.labels, trainer.device, around=around)
-        torch.manual_seed(0)
-        spare.step(x, batch)
-        found = [parameter.grad for parameter in spare.model.parameters()]
-        return [None if one is None else one.numpy().tobytes() for one in found]
-
-    with torch.random.fork_rng([]):
-        around = gradients(copy.deepcopy(trainer.model), trainer.around)
-        plain.load_state_dict(trainer.model.state_dict())
-        wanted = gradients(plain, NOTHING_AROUND)
-    trainer.around.counts()  # discards those of the check
-    for number, (gradient, other) in enumerate(zip(around, wanted, strict=True)):
-        if gradient != other:
-            raise WrongStepError(f"the gradient of parameter {number} is another one")
-    return make.ok(*columns, len(wanted), _SAME)

@@ -19,13 +19,7 @@ from gatherbench.bench.neighbours.ssdtrain import LostActivationsError, Offload,
 from gatherbench.bench.plan.doors import AroundStep, opened
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.models import (
-    NOTHING_AROUND,
-    StepContext,
-    Trainer,
-    build_model,
-    gradient_row,
-)
+from gatherbench.bench.run.models import NOTHING_AROUND, StepContext, Trainer, build_model
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.untimed import peak_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
@@ -288,10 +282,11 @@ def test_wrong_ways_are_refused_before_timing(wrong, monkeypatch):
     workload = Workload("tiny", fanouts=(5, 5), hidden=32)
     x, batch = small_batch()
     model, plain = (build_model(workload, 12, 4) for _ in range(2))
+    make = RowMaker("r", "c", "m", "host")
     with closing(all_stored_first(wrong)(CPU, 0)) as kept:
         trainer = Trainer(model, torch.arange(500) % 4, CPU, around=kept)
         with pytest.raises(RuntimeError):
-            gradient_row(RowMaker("r", "c", "m", "host"), trainer, plain, x, batch)
+            list(trainer.ready(make, lambda: (x, batch), lambda: plain, first=True))
 
 
 def test_a_recomputed_layer_runs_twice_a_step():

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.run.models import StepContext, Trainer, build_model, to_device
+from gatherbench.bench.run.models import (
+    StepContext,
+    Trainer,
+    WrongStepError,
+    build_model,
+    to_device,
+)
+from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.sampling.minibatch import MiniBatch
 
 
@@ -98,3 +105,24 @@ def test_a_spare_has_around_its_steps_what_the_trainer_has():
     spare = trainer.spare()
     assert spare.around is around
     assert spare.model is not net
+
+
+@pytest.mark.parametrize("by", [1.0, 1.0001])
+def test_a_context_is_judged_by_the_hooks_that_it_leaves_on_the_model(by):
+    """A copy has none of them. Of the check nothing is left."""
+    net, plain = (build_model(Workload("x"), 7, 5) for _ in range(2))
+    next(net.parameters()).register_hook(lambda gradient: by * gradient)
+    trainer = Trainer(net, torch.arange(8) % 5, torch.device("cpu"), around=StepContext())
+    before = [one.detach().clone() for one in net.parameters()]
+    make, step = RowMaker("r", "c", "m", "host"), (torch.randn(8, 7), batch_of(2))
+    drawn = torch.get_rng_state()
+    checked = trainer.ready(make, lambda: step, lambda: plain, first=True)
+    if by == 1.0:
+        assert [(row.metric, row.value) for row in checked] == [("gradients", len(before))]
+    else:
+        with pytest.raises(WrongStepError, match="parameter 0 is another one"):
+            list(checked)
+    assert all(map(torch.equal, net.parameters(), before))
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert not trainer.optimiser.state
+    assert next(net.parameters()).grad is None
