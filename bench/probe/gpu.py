@@ -137,7 +137,7 @@ def gpu_draw(rig: Rig, point: Point) -> Observation:
     def draws() -> None:
         for seed in range(STEPS):
             begun.append(sampler.begin(seeds, seed))
-            begun.popleft().result()
+            begun.popleft()()
 
     return rig.clocked(STEPS * len(sampler.fanouts), draws)
 

@@ -18,7 +18,6 @@ from torch import Tensor
 from gatherbench.bench.run.loop import Watch
 from gatherbench.bench.run.part import CHECK_STAGE
 from gatherbench.bench.run.rows import Row, RowMaker
-from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.kernels.host_memory import available_bytes
 from gatherbench.kernels.reference import byte_rows, reference_gather, same_bytes
 from gatherbench.reason import Reason
@@ -216,13 +215,6 @@ def growth_row(grown: int, table_bytes: int, make: RowMaker) -> Row:
         )
     source = "torch.cuda.mem_get_info less memory_reserved, since the path was opened"
     return make.ok(CHECK_STAGE, "gpu_memory_growth", "B", grown, source)
-
-
-class Untrained:
-    """Steps that train nothing."""
-
-    def step(self, _x: Tensor, _batch: MiniBatch) -> Tensor:
-        return torch.zeros(())
 
 
 def residency_row(fetcher: Fetcher, make: RowMaker, cached: Reason | None = None) -> Row:

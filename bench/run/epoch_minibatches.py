@@ -17,7 +17,7 @@ from gatherbench.bench.sampling.epoch import FIRST, draws
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.sampler import sampler_of
 from gatherbench.bench.sampling.typed import EdgeKinds
-from gatherbench.bench.sampling.workers import Pending, begun_ahead, drawn_ahead
+from gatherbench.bench.sampling.workers import begun_ahead, drawn_ahead
 from gatherbench.datasets.dataset import GraphDataset
 
 #: Epochs whose seeds are kept in memory, 8 B each: to sort a million of them takes longer than an
@@ -39,7 +39,7 @@ class Epochs:
         graph, device = (dataset.indptr, dataset.indices), torch.device(job.device)
         self.sampler = sampler_of(self.workload, *graph)
         #: Has a GPU draw a minibatch, if a GPU samples.
-        self._begin: Callable[..., Pending[MiniBatch]] | None = None
+        self._begin: Callable[..., Callable[[], MiniBatch]] | None = None
         if self.plan.sampling in GPU_SAMPLING and device.type == "cuda":
             in_place, fanouts = self.plan.sampling == "uva", self.workload.fanouts
             self._begin = DeviceSampler(*graph, fanouts, device, in_place=in_place).begin
@@ -49,7 +49,7 @@ class Epochs:
         self._waits: list[float] = []
         #: The seeds of each minibatch of an epoch.
         self._order = lru_cache(KEPT_ORDERS)(
-            lambda epoch: list(draws(self.workload, dataset, self.sampler, epoch, self.rank))
+            lambda epoch: draws(self.workload, self.sampler, dataset.train_ids, epoch, self.rank)
         )
         self._further = itertools.count(self.plan.epochs + self.plan.warmup_epochs)
 

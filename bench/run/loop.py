@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,12 +38,6 @@ class Watch:
 
 
 UNWATCHED = Watch()
-
-
-class Steps(Protocol):
-    """What trains: :class:`gatherbench.bench.run.models.Trainer`, or a stand-in in tests."""
-
-    def step(self, x: Tensor, batch: MiniBatch) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +125,11 @@ class CudaClock(HostClock):
 def run_epoch(
     batches: Iterable[MiniBatch],
     fetcher: Fetcher,
-    trainer: Steps,
+    step: Callable[[Tensor, MiniBatch], Tensor],
     watch: Watch = UNWATCHED,
     group: Alone = ALONE,
 ) -> EpochTimes:
-    """Fetch and train on every minibatch once.
+    """Fetch every minibatch once, and train on it by ``step``, which returns the loss.
 
     The time that the loop waits for one counts as ``sample``: that of drawing it, or the rest of it
     if others draw ahead. The processes of ``group`` begin at once.
@@ -175,7 +169,7 @@ def run_epoch(
         in_flight.append((number, batch, ticket))
         return True
 
-    epoch_begin = _begin(fetcher, group)
+    began = _begin(fetcher, group)
     while len(in_flight) <= fetcher.lookahead and advance():
         pass
     while in_flight:
@@ -184,7 +178,7 @@ def run_epoch(
             x = ticket.result()
         looked_at = watch.looked_at(number, batch.input_ids, x)
         with looked_at, clock.stage("train", number):
-            losses.append(trainer.step(x, batch))
+            losses.append(step(x, batch))
             del x, batch, ticket  # freeing a minibatch takes time: the step's, not the loop's
         while len(in_flight) <= fetcher.lookahead and advance():
             pass
@@ -195,8 +189,7 @@ def run_epoch(
     fetcher.check_fetched()
     stages = {**clock.finish(), **group.end_epoch()}
     values = torch.stack(losses).tolist() if losses else []  # one copy for all
-    wall_s, drain_s = ended - epoch_begin, ended - issued
-    return EpochTimes(wall_s, stages, values, rows, clock.issued, drain_s)
+    return EpochTimes(ended - began, stages, values, rows, clock.issued, ended - issued)
 
 
 def _begin(fetcher: Fetcher, group: Alone) -> float:

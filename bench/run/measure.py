@@ -170,7 +170,7 @@ class MeasuredCase(ExitStack):
         few_of = None if self._checks_all else len(batches)
         with self.checker.watching("before timing", few_of, residency) as watch:
             group = self._session.group
-            times = loop.run_epoch(batches, fetcher, check.Untrained(), watch, group)
+            times = loop.run_epoch(batches, fetcher, lambda *_: torch.zeros(()), watch, group)
         if no_fetch and writes_rows(fetcher, fetcher.to_fetch_device(batches[0].input_ids)):
             raise check.WrongRowsError("no_fetch must fetch nothing, but a fetch of it writes rows")
         self._out.row(self._ok(CHECK_STAGE, "batches", "1", len(times.losses), check.COMPARED))
@@ -211,7 +211,8 @@ class MeasuredCase(ExitStack):
     def _epoch(
         self, batches: Iterator[MiniBatch], watch: loop.Watch = loop.UNWATCHED
     ) -> loop.EpochTimes:
-        return loop.run_epoch(batches, self.fetcher, self.trainer, watch, self._session.group)
+        step, group = self.trainer.step, self._session.group
+        return loop.run_epoch(batches, self.fetcher, step, watch, group)
 
     @check.threads_kept("epoch")
     def epoch(self, number: int, chosen: int | None = None) -> None:
@@ -314,7 +315,7 @@ class MeasuredCase(ExitStack):
             self._score(-1)
         first, few_of = session.epochs.first, None if job.alone else len(session.epochs.first)
         with self.checker.watching("after the last epoch", few_of) as watch:
-            loop.run_epoch(first, self.fetcher, self.trainer, watch, session.group)
+            self._epoch(iter(first), watch)
         self._write_setup(step for step in self.fetcher.setup if step not in self._steps)
         if reads_managed(self.strategy):
             grown = check.memory_beside_torch(self._device) - self._beside_torch

@@ -7,8 +7,7 @@ for bit, so the choice of sampler never changes the training.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Self
 
@@ -103,11 +102,14 @@ class DeviceSampler(Sampler):
         self._slots: list[_Slot] = []
 
     def sample(self, seeds: Tensor, seed: int) -> MiniBatch:
-        return self.begin(seeds, seed).result()
+        return self.begin(seeds, seed)()
 
-    def begin(self, seeds: Tensor, seed: int) -> Drawing:
-        """Begin to draw the minibatch of ``seeds`` on the GPU; arguments and errors are those of
-        :meth:`NeighborSampler.sample`."""
+    def begin(self, seeds: Tensor, seed: int) -> Callable[[], MiniBatch]:
+        """Begin to draw the minibatch of ``seeds`` on the GPU; return what waits for it, once.
+
+        It is then complete on the device, for any stream to use, and for the current one at any
+        time. Arguments and errors are those of :meth:`NeighborSampler.sample`.
+        """
         known = check_seeds(seeds)
         low, high = (int(bound) for bound in torch.aminmax(known))
         if low < 0 or high >= self.num_nodes:
@@ -128,13 +130,25 @@ class DeviceSampler(Sampler):
             slot.sizes.copy_(sizes, non_blocking=True)
             if slot.there is not None:
                 slot.there.record()
-        return Drawing(self, slot, known.numel(), nodes, edges)
+        return partial(self._drawn, slot, known.numel(), nodes, edges)
 
     def clone(self, threads: int) -> Self:
         return self  # other threads may share it
 
-    def give_back(self, slot: _Slot) -> None:
+    def _drawn(self, slot: _Slot, seeds: int, nodes: Tensor, edges: list[Tensor]) -> MiniBatch:
+        """Wait for the sizes of a minibatch that has begun, and cut it to them."""
+        if slot.there is not None:
+            slot.there.synchronize()
+        sizes = slot.sizes.tolist()
         self._slots.append(slot)
+        counted = zip(edges, sizes[::2], strict=True)
+        parts = tuple(flat[: 2 * count].view(2, count) for flat, count in counted)
+        drawn = MiniBatch(nodes[: sizes[-1]], parts, (seeds, *sizes[1::2]))
+        if slot.there is not None:
+            current = torch.cuda.current_stream(nodes.device)
+            for made in (drawn.input_ids, *parts):
+                made.record_stream(current)  # else its memory could be reused during the training
+        return drawn
 
     def _draw(self, nodes: Tensor, fanout: int, key: int, sizes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the edges that are drawn for ``nodes``, and the nodes that are then known."""
@@ -171,30 +185,3 @@ class _Slot:
         room = partial(torch.empty, dtype=torch.int64, pin_memory=on_gpu)
         self.seeds, self.sizes = RowBuffer(room), room(2 * layers)
         self.there = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A minibatch of so many ``seeds`` that a :class:`DeviceSampler` is drawing."""
-
-    _sampler: DeviceSampler
-    _slot: _Slot
-    _seeds: int
-    _nodes: Tensor
-    _edges: list[Tensor]
-
-    def result(self) -> MiniBatch:
-        """Wait for the minibatch, once: it is then complete on the device, for any stream to use,
-        and for the current one at any time."""
-        if self._slot.there is not None:
-            self._slot.there.synchronize()
-        sizes = self._slot.sizes.tolist()
-        self._sampler.give_back(self._slot)
-        counted = zip(self._edges, sizes[::2], strict=True)
-        edges = tuple(flat[: 2 * count].view(2, count) for flat, count in counted)
-        drawn = MiniBatch(self._nodes[: sizes[-1]], edges, (self._seeds, *sizes[1::2]))
-        if self._slot.there is not None:
-            current = torch.cuda.current_stream(self._nodes.device)
-            for made in (drawn.input_ids, *edges):
-                made.record_stream(current)  # else its memory could be reused during the training
-        return drawn

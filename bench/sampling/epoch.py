@@ -5,7 +5,7 @@ Draws, and what a path may know in advance, come from this module: they have the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -46,21 +46,6 @@ def epoch_seeds(
     return list(torch.split(torch.from_numpy(ids[order]), batch_size))
 
 
-def workload_seeds(
-    workload: Workload, sampler: Sampler, train_ids: NDArray[np.int64], epoch: int, rank: int = 0
-) -> Sequence[Any]:
-    """Return the sampler's argument for each minibatch of a rank's epoch (by default, seed nodes);
-    a sampler that would give ranks different numbers of minibatches is a ``ValueError``."""
-    steps = epoch_seeds(train_ids, workload.step_seeds, workload.seed, epoch)
-    if workload.gpus > 1:
-        steps = rank_seeds(steps, rank, workload.gpus)
-    tasks = sampler.tasks(steps, workload.seed, epoch, rank)
-    if workload.gpus > 1 and len(tasks) != len(steps):
-        text = "has minibatches of its own number: for one rank alone"
-        raise ValueError(f"{workload.sampler} {text}")
-    return tasks[: workload.max_batches or None]
-
-
 def rank_seeds(steps: list[Tensor], rank: int, world: int) -> list[Tensor]:
     """Return the seed nodes of ``rank`` of ``world`` in each step; all ranks have as many.
 
@@ -80,18 +65,24 @@ def batch_seed(seed: int, epoch: int, batch: int, rank: int = 0, world: int = 1)
 
 
 def draws(
-    workload: Workload, dataset: GraphDataset, sampler: Sampler, epoch: int = 0, rank: int = 0
-) -> Iterator[tuple[Any, int]]:
-    """Give the arguments of the sampler for a rank's minibatches: seed nodes and random seed.
+    workload: Workload, sampler: Sampler, train_ids: NDArray[np.int64], epoch: int, rank: int = 0
+) -> list[tuple[Any, int]]:
+    """Return the sampler's arguments for each minibatch of a rank's epoch: by default seed nodes,
+    and a random seed. To order the nodes of a large graph takes as long as several minibatches.
 
-    The call itself orders the seed nodes, which takes as long as several minibatches on a large
-    graph: before any clock starts.
+    Raises:
+        ValueError: the sampler would give ranks different numbers of minibatches.
     """
-    tasks = workload_seeds(workload, sampler, dataset.train_ids, epoch, rank)
-    return (
-        (seeds, batch_seed(workload.seed, epoch, i, rank, workload.gpus))
-        for i, seeds in enumerate(tasks)
-    )
+    steps, world = epoch_seeds(train_ids, workload.step_seeds, workload.seed, epoch), workload.gpus
+    if world > 1:
+        steps = rank_seeds(steps, rank, world)
+    tasks = sampler.tasks(steps, workload.seed, epoch, rank)
+    if world > 1 and len(tasks) != len(steps):
+        text = "has minibatches of its own number: for one rank alone"
+        raise ValueError(f"{workload.sampler} {text}")
+    tasks = tasks[: workload.max_batches or None]
+    keys = (batch_seed(workload.seed, epoch, i, rank, world) for i in range(len(tasks)))
+    return list(zip(tasks, keys, strict=True))
 
 
 def knowledge_of(
@@ -107,10 +98,10 @@ def knowledge_of(
     """
     seed = derive(workload.seed, _EARLIER)
     other = replace(workload, seed=seed, max_batches=0, gpus=1)
-    sampler = sampler_of(other, dataset.indptr, dataset.indices)
+    sampler, train_ids = sampler_of(other, dataset.indptr, dataset.indices), dataset.train_ids
 
     def earlier(epoch: int) -> Iterator[Tensor]:
-        return (sampler.sample(*task).input_ids for task in draws(other, dataset, sampler, epoch))
+        return (sampler.sample(*task).input_ids for task in draws(other, sampler, train_ids, epoch))
 
-    graph, train_ids = Adjacency(dataset.indptr, dataset.indices), dataset.train_ids
+    graph = Adjacency(dataset.indptr, dataset.indices)
     return Knowledge(graph, train_ids, earlier, measured, partitions=partitions)

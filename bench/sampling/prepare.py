@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from itertools import islice
 from pathlib import Path
 
 from gatherbench.bench.plan.workload import Workload
@@ -30,7 +29,7 @@ def prepare(workload: Workload, progress: Progress = silent) -> tuple[Path, str]
     dataset, drawn = open_dataset(folder), hashlib.sha256()
     sampler = sampler_of(workload, dataset.indptr, dataset.indices)
     for rank in range(workload.gpus):
-        for task in islice(draws(workload, dataset, sampler, rank=rank), FIRST):
+        for task in draws(workload, sampler, dataset.train_ids, 0, rank)[:FIRST]:
             batch = sampler.sample(*task)
             drawn.update(repr(batch.num_nodes).encode())
             for part in (batch.input_ids, *batch.edges):

@@ -11,36 +11,27 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 #: Minibatches of a worker or a GPU that are ready or being drawn, beyond the one in the loop.
 AHEAD = 2
 
 
-class Pending(Protocol[T_co]):
-    """A minibatch that is being drawn."""
-
-    def result(self) -> T_co:
-        """Wait for the minibatch, and return it."""
-
-
 def begun_ahead(
-    begin: Callable[..., Pending[T]],
+    begin: Callable[..., Callable[[], T]],
     tasks: Iterable[tuple[Any, ...]],
     ahead: int = AHEAD,
     waited: Callable[[float], None] = lambda _seconds: None,
 ) -> Iterator[T]:
     """Give each task's minibatch in order; it begins up to ``ahead`` minibatches in advance.
-    ``waited`` is called with the seconds of the wait for each."""
+    ``begin`` returns what waits for it; ``waited`` is called with the seconds of each wait."""
     left = iter(tasks)
     under_way = deque(begin(*task) for task in itertools.islice(left, ahead))
     while under_way:
         since = time.perf_counter()
-        ready = [under_way.popleft().result()]
+        ready = [under_way.popleft()()]
         waited(time.perf_counter() - since)
         under_way.extend(begin(*task) for task in itertools.islice(left, 1))
         yield ready.pop()  # without a reference here, the loop frees it within its step
@@ -67,6 +58,7 @@ def drawn_ahead(
 
     pool = ThreadPoolExecutor(len(workers), thread_name_prefix="gatherbench-sample")
     try:
-        yield from begun_ahead(partial(pool.submit, draw), tasks, AHEAD * len(workers))
+        ahead = AHEAD * len(workers)
+        yield from begun_ahead(lambda *task: pool.submit(draw, *task).result, tasks, ahead)
     finally:
         pool.shutdown(cancel_futures=True)

@@ -140,7 +140,7 @@ def counted(name: str, params: dict[str, str], sampling: str, step: str = "issue
         if (begin := epochs._begin) is not None:
 
             def begun(*task: Any) -> Any:
-                return SimpleNamespace(result=counting(begin(*task).result, of_sampler))
+                return counting(begin(*task), of_sampler)
 
             epochs._begin = counting(begun, of_sampler)
         opened: Any = fetcher
@@ -152,9 +152,9 @@ def counted(name: str, params: dict[str, str], sampling: str, step: str = "issue
             here, every = Counts.now(), Counts.now(everywhere=True)
             return Minibatch(every, here, of_sampler + Counts(), of_fetch + Counts())
 
-        run_epoch(epochs.measured(0), fetcher, trainer)
+        run_epoch(epochs.measured(0), fetcher, trainer.step)
         watch = _Taken(read)
-        run_epoch(epochs.measured(1), fetcher, trainer, watch=watch)
+        run_epoch(epochs.measured(1), fetcher, trainer.step, watch=watch)
     first, last = watch.seen[FIRST], watch.seen[LAST]
     counts = ((getattr(first, f.name), getattr(last, f.name)) for f in fields(first))
     return Minibatch(*((then - before).each(LAST - FIRST) for before, then in counts))

@@ -41,7 +41,7 @@ class Steps:
 def train(group):
     steps = Steps(group)
     with build("cpu_gather", {"mode": "naive"}).open(table, device) as fetcher:
-        return [run_epoch(batches, fetcher, steps, group=group) for _ in range(2)]
+        return [run_epoch(batches, fetcher, steps.step, group=group) for _ in range(2)]
 
 store = FileStore(sys.argv[1], 1)
 alone, group = train(ALONE), Together(device, Ranks(0, 1, 1), store, 60.0)

@@ -144,7 +144,7 @@ def trained(fetcher: AutoFetcher, clock: Clock, count: int = 400) -> Trainer:
     """By the loop of every measurement, in epochs of 100 minibatches."""
     trainer = Trainer(clock)
     for epoch in range(count // 100):
-        run_epoch(batches(100, epoch), fetcher, trainer)
+        run_epoch(batches(100, epoch), fetcher, trainer.step)
         clock.now += 1000.0  # what lies between epochs is no training
     return trainer
 
@@ -209,7 +209,7 @@ def test_the_training_beside_decides_and_not_the_fetch_alone(clock):
 
     with opened(Timed("greedy", cost=0.0, ahead=1), Timed("fair", cost=0.5)) as fetcher:
         trainer = Beside(clock)
-        run_epoch(batches(200), fetcher, trainer)
+        run_epoch(batches(200), fetcher, trainer.step)
         assert kept(fetcher).metric == "kept timed fair"
 
 
@@ -229,7 +229,7 @@ def test_a_search_ends_however_the_training_stops_and_goes(clock):
     """Epochs of one minibatch: no turn is ever whole. And several fetches a step."""
     with opened(A, SLOW) as fetcher:
         for epoch in range(auto.LONGEST + 20):
-            run_epoch(batches(1, epoch), fetcher, Trainer(clock))
+            run_epoch(batches(1, epoch), fetcher, Trainer(clock).step)
         assert fetcher._race is None
     with opened(SLOW, A) as fetcher:
         for number, batch in enumerate(batches(200)):
@@ -287,7 +287,7 @@ def test_what_stays_open_is_noticed(wrong, clock):
 def test_closed_in_the_search_it_leaves_nothing_open(clock):
     for count in range(1, 60, 7):
         with opened(A, B, SLOW) as fetcher:
-            run_epoch(batches(count), fetcher, Trainer(clock))
+            run_epoch(batches(count), fetcher, Trainer(clock).step)
         assert Timed.open_now == []
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gatherbench.bench.neighbours.mariusgnn import StateSampler, StateSeeds
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.sampling.epoch import epoch_seeds, knowledge_of, workload_seeds
+from gatherbench.bench.sampling.epoch import draws, epoch_seeds, knowledge_of
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.bench.sampling.prepare import prepare
@@ -156,8 +156,7 @@ def test_a_workload_s_minibatches_are_those_of_its_partitions(tiny_root, monkeyp
     assert identity != prepare(plain)[1]
     dataset = open_dataset(folder)
     sampler = sampler_of(workload, dataset.indptr, dataset.indices)
-    seeds = workload_seeds(workload, sampler, dataset.train_ids, 0)
-    assert isinstance(seeds[0], StateSeeds)
+    assert isinstance(draws(workload, sampler, dataset.train_ids, 0)[0][0], StateSeeds)
     assert sampler.partitions == Partitions(8, 2, "beta")
     known = knowledge_of(workload, dataset)
     assert known.earlier is not None
@@ -165,8 +164,8 @@ def test_a_workload_s_minibatches_are_those_of_its_partitions(tiny_root, monkeyp
         assert len(set(Partitions(8, 2, "beta").of(ids.numpy(), 400).tolist())) <= 2
     assert prepare(replace(plain, sampler=f"{BUFFERED} parts=8 held=8")) == prepare(plain)
     whole_graph = sampler_of(plain, dataset.indptr, dataset.indices)
-    whole = workload_seeds(plain, whole_graph, dataset.train_ids, 0)
-    assert torch.equal(whole[0], epoch_seeds(dataset.train_ids, 32, 0, 0)[0])
+    whole = draws(plain, whole_graph, dataset.train_ids, 0)
+    assert torch.equal(whole[0][0], epoch_seeds(dataset.train_ids, 32, 0, 0)[0])
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.run.session import Session
 from gatherbench.bench.run.table import load_table
 from gatherbench.bench.run.untimed import EnergyBlock
-from gatherbench.bench.sampling.epoch import batch_seed, workload_seeds
+from gatherbench.bench.sampling.epoch import batch_seed, draws
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.datasets.store import open_dataset
 from gatherbench.strategies.knowledge import Ranks
@@ -194,7 +194,7 @@ def test_each_rank_has_minibatches_of_its_own(make_job, rank):
     job: Job = make_job()
     workload, graph = replace(job.case.workload, gpus=2), open_dataset(job.dataset)
     sampler = NeighborSampler(graph.indptr, graph.indices, workload.fanouts)
-    seeds = workload_seeds(workload, sampler, graph.train_ids, 0, rank)
+    seeds = [nodes for nodes, _ in draws(workload, sampler, graph.train_ids, 0, rank)]
     mine = [sampler.sample(s, batch_seed(0, 0, i, rank, 2)) for i, s in enumerate(seeds)]
     job = replace(job, case=replace(job.case, workload=workload), rank=rank)
     epochs = Epochs(job, graph)

@@ -53,7 +53,7 @@ def batches(count: int, log: list[tuple[str, int]]) -> Iterator[MiniBatch]:
 
 def run(lookahead: int, count: int) -> tuple[list[tuple[str, int]], EpochTimes]:
     log: list[tuple[str, int]] = []
-    return log, run_epoch(batches(count, log), Logged(lookahead, log), LoggedSteps(log))
+    return log, run_epoch(batches(count, log), Logged(lookahead, log), LoggedSteps(log).step)
 
 
 @pytest.mark.parametrize("lookahead", [0, 1, 2, 5])
@@ -86,7 +86,7 @@ def test_a_path_hears_of_minibatches_before_it_fetches_them(lookahead, announced
     log: list[tuple[str, int]] = []
     fetcher = Announced(lookahead, log)
     fetcher.announced = announced
-    run_epoch(batches(6, log), fetcher, LoggedSteps(log))
+    run_epoch(batches(6, log), fetcher, LoggedSteps(log).step)
     for what in ("announce", "submit", "train"):
         assert [i for said, i in log if said == what] == list(range(6))
     for i in range(6):
@@ -100,7 +100,7 @@ def test_an_error_in_a_fetch_ends_the_epoch():
             raise RuntimeError("the link is gone")
 
     with pytest.raises(RuntimeError, match="link is gone"):
-        run_epoch(batches(2, []), Broken(0, []), LoggedSteps([]))
+        run_epoch(batches(2, []), Broken(0, []), LoggedSteps([]).step)
 
 
 def test_an_id_that_a_gpu_finds_bad_in_its_own_time_ends_the_epoch_once_all_is_trained():
@@ -110,4 +110,4 @@ def test_an_id_that_a_gpu_finds_bad_in_its_own_time_ends_the_epoch_once_all_is_t
 
     log: list[tuple[str, int]] = []
     with pytest.raises(IndexError, match="1 step 1"):
-        run_epoch(batches(2, log), Late(1, log), LoggedSteps(log))
+        run_epoch(batches(2, log), Late(1, log), LoggedSteps(log).step)

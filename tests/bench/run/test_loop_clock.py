@@ -134,7 +134,7 @@ def epoch(
             clocks.host += LOOK
 
     fetcher, steps = Delayed(clocks, device, lookahead), DelayedSteps(clocks, device)
-    return run_epoch(drawn(), fetcher, steps, Look(), group)
+    return run_epoch(drawn(), fetcher, steps.step, Look(), group)
 
 
 class Among(Alone):

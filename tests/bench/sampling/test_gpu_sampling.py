@@ -123,7 +123,7 @@ def test_the_thread_that_trains_begins_two_minibatches_ahead(make_job, monkeypat
                 done.append(("taken", number))
                 return self.drawing.sample(seeds, seed)
 
-            return SimpleNamespace(result=result)
+            return result
 
     monkeypatch.setattr(epochs, "DeviceSampler", Sampler)
     job = make_job(sampling="gpu")
@@ -217,31 +217,31 @@ def test_on_a_gpu_nothing_is_waited_for_but_what_was_begun(monkeypatch):
     assert notes == [*begun(0, made=True), *begun(1, made=True)]
     assert streams == [7] * 16, "every launch is on the sampler's own stream"
     notes.clear()
-    assert other.result().input_ids.device == HOST
+    assert other().input_ids.device == HOST
     assert notes == [("event 1", "waited for"), *[("training", "keeps")] * 3]
     notes.clear()
     sampler.begin(torch.arange(3), 3)
     assert notes == begun(1, made=False), "the room of the one that is there is used again"
-    assert one.result().num_nodes[0] == 5
+    assert one().num_nodes[0] == 5
 
 
 @pytest.mark.usefixtures("kernels_on_host")
-def test_minibatches_that_are_drawn_at_once_are_those_of_one_after_another(monkeypatch):
+def test_minibatches_that_are_drawn_at_once_are_those_of_one_after_another():
     """Twice: the second time in the room of those that are there, which is given back last."""
     graph = np.arange(0, 33, 4), np.arange(32) % 8
     right, sampler = NeighborSampler(*graph, (4, 3)), DeviceSampler(*graph, (4, 3), HOST)
-    give_back = sampler.give_back
 
-    def spoilt(slot: Any) -> None:
-        slot.sizes.fill_(-1)
-        give_back(slot)
+    class Slots(list[Any]):
+        def append(self, slot: Any) -> None:
+            slot.sizes.fill_(-1)
+            super().append(slot)
 
-    monkeypatch.setattr(sampler, "give_back", spoilt)
+    sampler._slots = Slots()
     for _ in range(2):
         tasks = [(torch.arange(size), 7 * size) for size in (5, 2, 8, 1)]
         begun = [sampler.begin(*task) for task in tasks]
         for task, one in reversed([*zip(tasks, begun, strict=True)]):
-            assert same(right.sample(*task), one.result())
+            assert same(right.sample(*task), one())
     assert len(sampler._slots) == 4
 
 
@@ -273,11 +273,11 @@ def test_sizes_are_copied_without_a_wait_before_they_are_said_to_be_there(monkey
 @pytest.mark.usefixtures("kernels_on_host")
 def test_there_is_room_for_no_more_than_the_graph_has():
     """8 nodes and 32 edges, of fan-outs of 1000."""
-    drawing = DeviceSampler(np.arange(0, 33, 4), np.arange(32) % 8, (1000, 1000), HOST).begin(
-        torch.arange(5), 1
-    )
-    assert drawing._nodes.numel() <= 8
-    assert all(edges.numel() <= 64 for edges in drawing._edges)
+    graph = np.arange(0, 33, 4), np.arange(32) % 8
+    drawn: Any = DeviceSampler(*graph, (1000, 1000), HOST).begin(torch.arange(5), 1)
+    *_, nodes, edges = drawn.args
+    assert nodes.numel() <= 8
+    assert all(one.numel() <= 64 for one in edges)
 
 
 @pytest.mark.parametrize(("device", "locked"), [("cuda", True), ("cpu", False)])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.sampling import numba_sampler
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
-from gatherbench.bench.sampling.epoch import batch_seed, epoch_seeds, rank_seeds, workload_seeds
+from gatherbench.bench.sampling.epoch import batch_seed, draws, epoch_seeds, rank_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler, Targets
 from gatherbench.bench.sampling.splitmix import derive, mix, stream
 
@@ -233,14 +233,18 @@ def test_no_two_minibatches_of_an_epoch_are_drawn_alike(seed, epoch, world):
 def test_strong_scaling_splits_the_steps_and_weak_scaling_joins_them(graph):
     ids, one = np.arange(100), Workload("wordnet", batch_size=8)
     sampler = NeighborSampler(*graph, (2,))
-    alone = workload_seeds(one, sampler, ids, 0)
+
+    def seeds(workload: Workload, rank: int = 0) -> list[torch.Tensor]:
+        return [nodes for nodes, _ in draws(workload, sampler, ids, 0, rank)]
+
+    alone = seeds(one)
     assert [s.numel() for s in alone] == [8] * 12 + [4]
     strong, weak = (replace(one, gpus=2, scaling=scaling) for scaling in ("strong", "weak"))
-    first, second = (workload_seeds(strong, sampler, ids, 0, rank) for rank in range(2))
+    first, second = (seeds(strong, rank) for rank in range(2))
     assert [s.numel() for s in first] == [4] * 12 + [2]
     assert all(map(torch.equal, map(torch.cat, zip(first, second, strict=True)), alone))
-    first, second = (workload_seeds(weak, sampler, ids, 0, rank) for rank in range(2))
+    first, second = (seeds(weak, rank) for rank in range(2))
     assert [s.numel() for s in first] == [8] * 6 + [2]
     assert torch.equal(torch.cat([*first, *second]).sort().values, torch.arange(100))
     few = replace(weak, max_batches=3)
-    assert [s.numel() for s in workload_seeds(few, sampler, ids, 0, 1)] == [8] * 3
+    assert [s.numel() for s in seeds(few, 1)] == [8] * 3

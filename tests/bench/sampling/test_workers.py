@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import starmap
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -235,8 +234,6 @@ def test_what_is_begun_ahead_says_how_long_it_was_waited_for(monkeypatch):
     monkeypatch.setattr(workers_module.time, "perf_counter", clock)
     waits: list[float] = []
     tasks = ((number,) for number in range(3))
-    drawn = begun_ahead(
-        lambda number: SimpleNamespace(result=lambda: result(number)), tasks, 2, waits.append
-    )
+    drawn = begun_ahead(lambda number: lambda: result(number), tasks, 2, waits.append)
     assert list(drawn) == [0, 1, 2]
     assert waits == [11.0] * 3
