@@ -15,6 +15,12 @@ BELOW = {
     "strategies": {"kernels"},
     "bench": {"kernels", "strategies", "datasets"},
 }
+#: The rooms of ``bench/``, each of which imports only of those before it.
+ROOMS = (
+    *("machine", "plan", "sampling", "meters", "run", "neighbours", "read", "model", "show"),
+    *("regress", "probe", "commands"),
+)
+HARNESS = {f"bench/{room}": set(ROOMS[:number]) for number, room in enumerate(ROOMS)}
 
 
 def files_of(room: Path, pattern: str) -> list[Path]:
@@ -53,14 +59,21 @@ def test_imports_are_found():
     assert rooms_imported("from gatherbench.bench.show import x", "gatherbench.bench") == {"show"}
 
 
-@pytest.mark.parametrize("room", BELOW)
-def test_imports_run_one_way(room):
-    modules = [path for path in MODULES if path.is_relative_to(ROOT / room)]
+@pytest.mark.parametrize(
+    ("room", "below", "house"),
+    [
+        *((room, below, "gatherbench") for room, below in BELOW.items()),
+        *((room, below, "gatherbench.bench") for room, below in HARNESS.items()),
+    ],
+)
+def test_imports_run_one_way(room, below, house):
+    modules = files_of(ROOT / room, "*.py")
     assert modules
+    rooms = set(BELOW if house == "gatherbench" else ROOMS) - below - {Path(room).name}
     wrong = {
         str(path.relative_to(ROOT)): above
         for path in modules
-        if (above := rooms_imported(path.read_text("utf-8")) & set(BELOW) - BELOW[room] - {room})
+        if (above := rooms_imported(path.read_text("utf-8"), house) & rooms)
     }
     assert wrong == {}
 
@@ -84,33 +97,10 @@ def test_the_product_needs_nothing_that_is_not_shipped():
     assert [path for path in MODULES if aside.search(path.read_text("utf-8"))] == []
 
 
-#: The rooms of ``bench/``, each of which imports only of those before it.
-ROOMS = (
-    *("machine", "plan", "sampling", "meters", "run", "neighbours", "read", "model", "show"),
-    *("regress", "probe", "commands"),
-)
-
-
-def test_each_room_of_the_harness_stands_on_those_before_it():
-    bench = ROOT / "bench"
-    found = {path.relative_to(bench).parts[0] for path in files_of(bench, "*/**/*.py")}
-    assert found == set(ROOMS)
-    wrong = {
-        str(path.relative_to(ROOT)): above
-        for number, room in enumerate(ROOMS)
-        for path in files_of(bench / room, "*.py")
-        if (
-            above := rooms_imported(path.read_text("utf-8"), "gatherbench.bench")
-            & set(ROOMS[number + 1 :])
-        )
-    }
-    assert wrong == {}
-
-
 def test_the_harness_has_no_loose_modules_and_contributing_names_its_rooms():
-    assert [
-        path.name for path in files_of(ROOT / "bench", "*.py") if path.parent.name == "bench"
-    ] == ["cli.py"]
+    bench = ROOT / "bench"
+    assert {path.relative_to(bench).parts[0] for path in files_of(bench, "*/**/*.py")} == set(ROOMS)
+    assert [path.name for path in files_of(bench, "*.py") if path.parent == bench] == ["cli.py"]
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = text.split("## Where a line belongs, in `bench/`")[1].split("\n## ")[0]
     assert set(re.findall(r"`([\w.-]+)/`", table)) == set(ROOMS)

@@ -82,17 +82,33 @@ def test_a_file_that_was_left_behind_is_no_daemon(notes, tmp_path):
     assert not daemon_answers(os.environ)
 
 
-@pytest.mark.parametrize("client", [("false",), ("sleep", "60")])
-def test_a_server_that_serves_nobody_is_a_reason_and_this_process_not_its_client(
-    notes, monkeypatch, client
+QUOTED = ("sh", "-c", "echo first >&2; echo cuInit failed: 805 >&2; exit 1")
+
+
+@pytest.mark.parametrize(
+    ("program", "client", "said", "last"),
+    [
+        ({"FAKE_REFUSES": "1"}, ("true",), "exit status 1.", ""),
+        ({"FAKE_LATE": "4"}, ("true",), "exit status 1.", "started, share unset"),
+        ({}, ("false",), "exit status 1.", "quit"),
+        ({}, ("sleep", "60"), "timed out after 1 seconds", "quit"),
+        ({}, QUOTED, "exit status 1. cuInit failed: 805", "quit"),
+    ],
+)
+def test_a_daemon_that_does_not_start_or_serve_is_a_reason_and_this_process_not_its_client(
+    notes, monkeypatch, program, client, said, last
 ):
+    for name, value in program.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(mps_daemon, "_CLIENT", client)
-    monkeypatch.setattr(mps_daemon, "_START_S", 2)
+    monkeypatch.setattr(mps_daemon, "_START_S", 1)
     before = os.environ[PIPE_VARIABLE]
     with mps_client(90):
         assert os.environ[PIPE_VARIABLE] == before
-        assert "no MPS daemon (Command" in str(mps_skip(GPU))
-    assert notes.read_text().splitlines()[-1] == "quit"
+        reason = str(mps_skip(GPU))
+    assert "no MPS daemon (Command" in reason
+    assert reason.endswith(f"{said})")
+    assert (notes.read_text().splitlines()[-1] if notes.exists() else "") == last
     assert mps_daemon._watched == []
 
 
@@ -102,22 +118,6 @@ def test_a_daemon_that_comes_late_is_waited_for(notes, monkeypatch):
     assert not daemon_answers(os.environ)
     mps_daemon._await_daemon({**os.environ})
     assert daemon_answers(os.environ)
-
-
-@pytest.mark.parametrize(("how", "value"), [("FAKE_REFUSES", "1"), ("FAKE_LATE", "4")])
-def test_a_daemon_that_does_not_start_or_answer_is_a_reason(notes, monkeypatch, how, value):
-    monkeypatch.setenv(how, value)
-    monkeypatch.setattr(mps_daemon, "_START_S", 1)
-    with mps_client(90):
-        assert "no MPS daemon (Command" in str(mps_skip(GPU))
-    assert notes.exists() == (how == "FAKE_LATE")
-
-
-def test_a_client_that_fails_is_quoted(notes, monkeypatch):
-    client = ("sh", "-c", "echo first >&2; echo cuInit failed: 805 >&2; exit 1")
-    monkeypatch.setattr(mps_daemon, "_CLIENT", client)
-    with mps_client(90):
-        assert str(mps_skip(GPU)).endswith("exit status 1. cuInit failed: 805)")
 
 
 def test_our_daemon_ends_with_the_process_that_needed_it(notes, tmp_path):
