@@ -28,7 +28,7 @@ from gatherbench.bench.model import profile as profiles
 from gatherbench.bench.model.predict import predict
 from gatherbench.bench.plan.plan import USUAL, Measure, ResolvedPlan, load_plan
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.read.check import check, first_of
+from gatherbench.bench.read.check import first_of
 from gatherbench.bench.read.stopping import StoppingRule
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.frames import RESTORE
@@ -92,10 +92,9 @@ def new_run(
     modelled = profiles.load_profile(profile) if profile else None
     plan = plan.model_copy(update={"device": device, "profile": profile})
     cases = plan.cases()
-    used = [known.PLUGINS for known in (strategies, datasets, meters)]
     plugins = {
         known.group: {name: asdict(package) for name, package in known.packages().items()}
-        for known in used
+        for known in (strategies.PLUGINS, datasets.PLUGINS, meters.PLUGINS)
     }
     waiting = Waiting.chosen(plan.measure.threads, env["cpu"], load)
     env |= {"load": asdict(load), "waiting": asdict(waiting), "plugins": plugins}
@@ -122,21 +121,17 @@ def reopen(folder: Path, group: Group | None = None) -> PreparedRun:
         InputError: it is no run folder, is damaged, or has another machine or other ranks.
     """
     load = Load.now()
-    store = RunStore.open(folder)
-    text, env = store.plan(), store.env()
-    # Refuse now what would be unreadable at the end, hours later.
-    check(folder, text, store.frames(), env)
-    store.lists("samples")
+    run, store = load_run(folder), RunStore(folder)  # refuses now what the end could not read
     store.lists("timeline")
     own_profile(store)
     file = "plan.json"
     try:
-        plan = ResolvedPlan.model_validate(text)
+        plan = ResolvedPlan.model_validate(run.plan)
         cases = plan.expanded()
         for case in {(c.strategy, c.variant): c for c in cases}.values():
             strategies.build(case.strategy, case.params)
         file = "env.json"
-        machine = machine_slug(env)
+        machine = machine_slug(run.env)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         message = first_of(error) if isinstance(error, ValidationError) else plain(error)
         raise InputError(
