@@ -1,20 +1,16 @@
 """The page of what an H200 showed is that of the rows, and its readers read what is there."""
 
-import functools
 import math
 import re
 import statistics
-from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.model.profile import load_profile
 from gatherbench.bench.read.derive import host_bound
-from gatherbench.bench.run.rows import table_of
 from tools.gpu_results import (
     FOLDER,
     LARGE,
@@ -31,12 +27,6 @@ from tools.gpu_results import (
     with_machines,
     with_summary,
 )
-
-
-@functools.cache
-def ok_rows(folder: Path) -> pd.DataFrame:
-    """The measured rows of a run."""
-    return table_of(rows_of_run(folder)).query("basis == 'measured' and status == 'ok'")
 
 
 def test_the_page_is_that_of_the_rows():
@@ -136,14 +126,10 @@ def test_cases_that_torch_s_spinning_threads_slowed_are_marked_and_left_out():
 
 def test_what_the_profile_says_of_drawing_by_hand():
     """From the rows: of each process the median draw of ``no_fetch``, a layer and minibatch."""
-    rows = ok_rows(decided(runs_of(FOLDER)).folder)
-    rows = rows[rows["epoch"] >= 0]
-    drawn = rows[(rows["stage"] == "sample") & (rows["metric"] == "wall_time")]
-    drawn = drawn[drawn["strategy"] == "no_fetch"]
     per_layer = []
     for graph, layers, batches in (("reddit-like", 2, 6), ("products-like", 3, 6), (LARGE, 3, 3)):
-        mine = drawn[drawn["dataset"] == graph]
-        per_layer += list(mine.groupby("repeat")["value"].median() / layers / batches)
+        drawn = epochs_of(graph).query("strategy == 'no_fetch'").groupby("repeat")["sample_s"]
+        per_layer += list(drawn.median() / layers / batches)
     assert len(per_layer) == 12
     draw = load_profile("nvidia-h200")["gpu.draw"].value
     assert draw == pytest.approx(statistics.median(per_layer), rel=0.01)
@@ -158,42 +144,40 @@ def test_what_a_captured_step_copies_is_a_share_of_a_fetch_by_hand():
     assert f"{share:.1f} % of a fetch" in (ROOT / "METHODOLOGY.md").read_text(encoding="utf-8")
 
 
-def test_what_the_readme_says_of_energy_processors_and_the_host_by_hand():
-    """From the rows: joules of a window over its epochs; core-seconds, and the parts of an epoch
-    that the host issues, as medians over processes and epochs."""
-    run, said = decided(runs_of(FOLDER)), " ".join(" ".join(findings()).split())
+def test_what_the_readme_says_of_energy_and_processors_by_hand():
+    """From the rows: joules of a window over its epochs; core-seconds as medians over epochs."""
+    said = " ".join(" ".join(findings()).split())
     (metered,) = (one.folder for one in runs_of(FOLDER) if "energy" in one.run_id)
-    rows, energy = ok_rows(run.folder), ok_rows(metered)
-    paths = ("naive", "pinned", "given", "given,managed")
-    idle = float(energy[energy["metric"] == "idle_power"]["value"].iloc[0])
-    window = energy[energy["stage"] == "energy"].set_index(["variant", "metric"])["value"]
+    calibration = pd.read_csv(metered / "calibration.csv").set_index("metric")["value"]
+    idle = float(calibration["idle_power"])
+    window = pd.read_parquet(metered / "cases.parquet").set_index("variant")
     joules, seconds = (
-        [float(window[v, what]) / float(window[v, "epochs"]) for v in paths]
-        for what in ("gpu_energy", "window_time")
+        window[f"energy_{what}"] / window["energy_epochs"] for what in ("gpu_energy_j", "window_s")
     )
-    above = [j - idle * s for j, s in zip(joules, seconds, strict=True)]
+    above = joules - idle * seconds
+    epochs = pd.read_parquet(metered / "epochs.parquet").query("epoch >= 0")
+    cores = (epochs["cpu_user_s"] + epochs["cpu_system_s"]).groupby(epochs["variant"]).median()
+    paths = ["naive", "pinned", "given", "given,managed"]
     assert f"above the {idle:.0f} W of the idle GPU" in said
-    assert [f"{j:.2f}" for j in above] == ["1.38", "1.18", "1.84", "1.43"]
-    timed = energy[(energy["stage"] == "epoch") & (energy["epoch"] >= 0)]
-    timed = timed.assign(value=pd.to_numeric(timed["value"])).set_index(["metric", "variant"])
-    spent = timed.loc["cpu_user"].set_index("epoch", append=True)["value"]
-    spent = spent + timed.loc["cpu_system"].set_index("epoch", append=True)["value"]
-    cores = [spent[v].median() for v in paths]
+    assert [f"{j:.2f}" for j in above[paths]] == ["1.38", "1.18", "1.84", "1.43"]
     words = ("the baseline", "`pinned`", "out of registered memory", "out of managed memory")
-    for name, whole, rest, busy in zip(words, joules, above, cores, strict=True):
-        assert f"{name} {whole:.2g} J ({rest:.2f}), {busy:.2g} core-seconds" in said
-    rows = rows[rows["epoch"] >= 0].assign(value=lambda r: pd.to_numeric(r["value"]))
-    names = rows["stage"] + "." + rows["metric"]
-    keys = [rows[name] for name in ("dataset", "strategy", "variant", "repeat", "epoch")]
-    each = rows["value"].groupby([names, *keys]).sum()
-    drawn = each["sample.wall_time"] - each["host.wait_sample"]
-    parts = (drawn, each["host.issue_train"], each["host.issue_fetch"])
-    series = ["dataset", "strategy", "variant"]
-    shares = sum((one / each["epoch.wall_time"]).groupby(series).median() for one in parts)
-    shares = 100 * shares.drop("cpu_gather", level="strategy")
-    issued = shares[shares > 100 * 2 / 3].index
+    for name, v in zip(words, paths, strict=True):
+        assert f"{name} {joules[v]:.2g} J ({above[v]:.2f}), {cores[v]:.2g} core-seconds" in said
+
+
+def test_what_the_readme_says_of_the_host_by_hand():
+    """From the rows: the parts of an epoch that the host issues, medians over its epochs."""
+    run, said = decided(runs_of(FOLDER)), " ".join(" ".join(findings()).split())
+    epochs = pd.concat(epochs_of(one["dataset"]) for one in run.plan["workloads"].values())
+    epochs = epochs.query("strategy != 'cpu_gather'").set_index(["dataset", "strategy", "variant"])
+    drawn = epochs["sample_s"] - epochs["host_wait_sample_s"]
+    parts = (drawn, epochs["host_issue_train_s"], epochs["host_issue_fetch_s"])
+    shares = sum(
+        (100 * one / epochs["epoch_s"]).groupby(["dataset", "strategy", "variant"]).median()
+        for one in parts
+    )
     bound = {(run.plan["workloads"][w]["dataset"], s, v) for w, s, v, *_ in host_bound(run)}
-    assert bound == set(issued)
+    assert bound == set(shares[shares > 100 * 2 / 3].index)
     assert len(bound) == 27, "all but cpu_gather on two graphs, five on the third"
     shares = shares.drop(LARGE)
     assert list(100 * host_shares(run).sort_values()) == pytest.approx(sorted(shares))
