@@ -3,15 +3,13 @@
 import ctypes
 import gc
 import os
-import sys
 import warnings
 from collections.abc import Iterator
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.at_line import AtLine
 
 import gatherbench
 from gatherbench.kernels import mapped_memory
@@ -106,25 +104,8 @@ def test_a_collection_meanwhile_may_unregister_others(cuda, at):
     """It may begin between any two lines, in this thread, which holds the lock."""
     others = [HostRegistration(torch.ones(k + 1, 4)) for k in range(3)]
     table = torch.ones(9, 4)
-    lines = 0
-
-    def collect(frame: FrameType, event: str, _argument: object) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        if lines == at:
-            lines += 1
-            others.pop(1).close()
-        return collect
-
-    def enter(frame: FrameType, event: str, _argument: object) -> Any:
-        return collect if frame.f_code is mapped_memory._acquire.__code__ else None
-
-    before = sys.gettrace()
-    sys.settrace(enter)
-    try:
+    with AtLine("mapped_memory.py:_acquire", at, lambda: others.pop(1).close()):
         registration = HostRegistration(table)
-    finally:
-        sys.settrace(before)
     assert len(others) == 2
     assert len(cuda.registered) == 3
     for held in (*others, registration):

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from host_paths import in_a_fork
+from tests.at_line import AtLine
 from torch import Tensor
 from torch_geometric.data import Data
 
@@ -316,35 +316,9 @@ def test_a_path_that_reads_memory_takes_what_lies_there(file, made):
 # Interrupts and forks
 
 
-class InterruptAt:
-    """Raises ``KeyboardInterrupt`` before the line ``number`` of those of a file that are run.
-
-    As Ctrl-C does, which Python also raises between two steps of the main thread; but the same
-    lines in each run.
-    """
-
-    def __init__(self, file: str, number: int) -> None:
-        self._file, self._number = file, number
-        self.lines = 0
-
-    def __enter__(self) -> Self:
-        sys.settrace(self._call)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _call(self, frame: FrameType, event: str, arg: object) -> Any:
-        code = frame.f_code
-        mine = self._file in f"{code.co_filename}:{code.co_name}"
-        return self._line if mine and code.co_name != "__del__" else None
-
-    def _line(self, frame: FrameType, event: str, arg: object) -> Any:
-        self.lines += event == "line"
-        if self.lines == self._number:
-            self._number = -1
-            raise KeyboardInterrupt
-        return self._line
+def interrupt() -> None:
+    """As Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
@@ -369,7 +343,7 @@ def test_an_interrupted_fetch_leaves_the_next_ones_right(strategy, where):
         for number in range(1, 80):
             ids = torch.randint(0, 2_000, (count,))
             try:
-                with InterruptAt(f"/{where}", number):
+                with AtLine(f"/{where}", number, interrupt):
                     features.prefetch(ids)
                     features[ids]
             except KeyboardInterrupt as error:
