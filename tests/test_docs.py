@@ -242,6 +242,12 @@ def test_its_plans_can_be_run(workflow):
     assert "docs/continuous-integration.md" in (ROOT / ".ci" / "run").read_text()
 
 
+def bash(script: str, folder: Path, env: dict[str, str]) -> int:
+    """The exit status of a step's script, run as GitHub runs it."""
+    command = ["bash", "-e", "-o", "pipefail", "-c", script]
+    return subprocess.run(command, cwd=folder, env=env, check=False, capture_output=True).returncode
+
+
 class Nights:
     """A repository whose nightly job is run step by step, with stand-ins for make and program."""
 
@@ -281,12 +287,8 @@ class Nights:
             if "run" not in step or step["name"] == "Write the report":
                 continue
             own = {"NIGHT": name, "NEW_BASELINE": "false", **env, "MEASURED": measured}
-            done = subprocess.run(
-                ["bash", "-e", "-o", "pipefail", "-c", step["run"]],
-                cwd=place, env={**self.env, **own}, check=False, capture_output=True, text=True,
-            )  # fmt: skip
-            found.append(done.returncode)
-            if step.get("id") == "measure" and done.returncode:
+            found.append(bash(step["run"], place, {**self.env, **own}))
+            if step.get("id") == "measure" and found[-1]:
                 measured = "failure"
         return found
 
@@ -337,10 +339,7 @@ def test_a_pull_request_is_set_beside_the_base_it_is_merged_into(tmp_path, workf
     steps = workflow["jobs"]["pull-request"]["steps"]
     (script,) = (step["run"] for step in steps if step.get("name") == "Set both up")
     for _ in range(2):  # the second time on what the first left behind
-        subprocess.run(
-            ["bash", "-e", "-o", "pipefail", "-c", script],
-            cwd=tmp_path, env=nights.env, check=True, capture_output=True,
-        )  # fmt: skip
+        assert bash(script, tmp_path, nights.env) == 0
         assert nights.git("-C", "before", "log", "-1", "--format=%s").strip() == "base"
 
 
@@ -354,10 +353,7 @@ def test_a_pull_request_fails_when_it_is_slower(tmp_path, workflow):
 
     def run(name: str, **env: str) -> int:
         own = {"CALLS": str(tmp_path / "calls"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
-        return subprocess.run(
-            ["bash", "-e", "-o", "pipefail", "-c", by_name[name]],
-            cwd=tmp_path, env={**os.environ, **own, **env}, check=False, capture_output=True,
-        ).returncode  # fmt: skip
+        return bash(by_name[name], tmp_path, {**os.environ, **own, **env})
 
     assert run("Measure both, in turns", RUN_STATUS="2") != 0
     calls = tmp_path / "calls"
