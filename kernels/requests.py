@@ -13,8 +13,7 @@ The rule:
    one request; a request never crosses a line. (EMOGI, Min et al., PVLDB 14(2) 2020,
    section 3: zero-copy reads reach the link as requests of 32, 64, 96 and 128 B, and a misaligned
    warp splits into two.)
-3. A run longer than ``max_request`` is cut into pieces of that size from its beginning. The papers
-   observed 128 B; counters on newer GPUs suggest 64 B per read, so it is a parameter to measure.
+3. Where a link reads less than a line at once, the model cuts the requests (``link.max_request``).
 4. Sectors of a row's last lines that are still in the first-level cache are not requested again by
    the row's next instruction. Data paths declare requests so; a kernel's loads are counted without.
 
@@ -33,7 +32,6 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numba
@@ -58,9 +56,7 @@ class RequestCounts:
     """The cost of a batch on the link."""
 
     rows: int  #: rows gathered, repeats included
-    sectors: int  #: sectors of 32 B, counted once for each warp instruction that needs them
-    lines: int  #: lines of 128 B, counted likewise
-    requests: Mapping[int, int]  #: by size in bytes; every size up to the largest is a key
+    requests: Mapping[int, int]  #: by size: 32, 64, 96 and 128 bytes
 
     @property
     def num_requests(self) -> int:
@@ -71,9 +67,9 @@ class RequestCounts:
         return self.num_requests / self.rows
 
     @property
-    def read_bytes(self) -> int:
-        """The payload on the link: whole sectors, unneeded bytes included."""
-        return self.sectors * SECTOR_BYTES
+    def sectors(self) -> int:
+        """Sectors of 32 B, counted once for each warp instruction that needs them."""
+        return sum(size // SECTOR_BYTES * n for size, n in self.requests.items())
 
 
 def count_requests(
@@ -81,7 +77,6 @@ def count_requests(
     ids: npt.NDArray[np.integer[Any]],
     row_bytes: int,
     table_address: int = 0,
-    max_request: int = LINE_BYTES,
     *,
     row_stride: int | None = None,
     kept_lines: int = 0,
@@ -94,15 +89,14 @@ def count_requests(
     Args:
         ids: ``[B]``, integers, in the order of the kernel's input.
         table_address: address of the table in bytes; only its value modulo 128 matters.
-        max_request: the largest read request on the link: 32, 64, 96 or 128 B.
         row_stride: bytes from row to row where rows are padded; ``row_bytes`` if not given.
         kept_lines: lines of a row that a cache keeps between instructions: :data:`KEPT_LINES` to
             count requests on the link, 0 to count all loads of the kernel. It applies only to rows
             that share no line with others in an instruction, and not to the flat mapping.
 
     Raises:
-        ValueError: an id is negative, the batch is not one-dimensional, ``max_request`` is not a
-            size of a request, or ``point`` cannot read such a table.
+        ValueError: an id is negative, the batch is not one-dimensional, or ``point`` cannot read
+            such a table.
         TypeError: ids are not integers.
     """
     stride = row_bytes if row_stride is None else row_stride
@@ -133,34 +127,16 @@ def count_requests(
     kept, found = np.empty((2, kept_lines), np.int64), np.empty((2, WARP_LANES), np.int64)
     for residue in np.flatnonzero(counts[16:]):
         _together(np.array([residue]), counts[16 + residue], kept, found, counts, job)
-    return counts_of_masks(counts[:16], ids.size, max_request)
+    return counts_of_masks(counts[:16], ids.size)
 
 
-def counts_of_masks(
-    masks: npt.NDArray[np.integer[Any]], rows: int, max_request: int = LINE_BYTES
-) -> RequestCounts:
+def counts_of_masks(masks: npt.NDArray[np.integer[Any]], rows: int) -> RequestCounts:
     """Turn a histogram ``[16]`` of sector masks, one for each (instruction, line), into counts."""
-    if max_request not in range(SECTOR_BYTES, LINE_BYTES + 1, SECTOR_BYTES):
-        raise ValueError(f"max_request = {max_request}: expected 32, 64, 96 or 128 bytes")
-    pieces = masks @ _requests_of_mask(max_request // SECTOR_BYTES)
-    return RequestCounts(
-        rows=rows,
-        sectors=int(sum(int(masks[m]) * m.bit_count() for m in range(16))),
-        lines=int(masks[1:].sum()),
-        requests={SECTOR_BYTES * (i + 1): int(n) for i, n in enumerate(pieces)},
-    )
-
-
-@cache
-def _requests_of_mask(largest: int) -> npt.NDArray[np.int64]:
-    """Count each mask's requests of 1 to ``largest`` sectors: int64 ``[16, largest]``."""
-    table = np.zeros((16, largest), np.int64)
-    for mask in range(16):
-        for run in f"{mask:04b}".split("0"):
-            table[mask, largest - 1] += len(run) // largest
-            if rest := len(run) % largest:
-                table[mask, rest - 1] += 1
-    return table
+    requests = dict.fromkeys(range(SECTOR_BYTES, LINE_BYTES + 1, SECTOR_BYTES), 0)
+    for mask, count in enumerate(masks.tolist()):
+        for run in filter(None, f"{mask:b}".split("0")):
+            requests[SECTOR_BYTES * len(run)] += count
+    return RequestCounts(rows, requests)
 
 
 def uniform_ids(count: int = 1 << 18, num_rows: int = 2_449_029) -> npt.NDArray[np.int64]:

@@ -69,16 +69,13 @@ class Rig(ExitStack):
     Args:
         device: a CUDA device, or ``None`` for the host alone.
         say: gets messages about slow steps and about what is left out.
-        spans: sizes of the table, ascending; the largest that fits is made.
     """
 
-    def __init__(
-        self, device: torch.device | None = None, say: Say = print, spans: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, device: torch.device | None = None, say: Say = print) -> None:
         super().__init__()
         self.device, self.say = device, say
         self.index = (device and device.index) or 0
-        self._sizes = spans or (SPANS if device else HOST_SPANS)
+        self._sizes = SPANS if device else HOST_SPANS
         self.cores = available_cores()
         self.random = torch.Generator().manual_seed(0)
         self._made: dict[Any, Any] = {}

@@ -78,7 +78,6 @@ def test_the_gpu_counts_what_the_accounting_expects(what):
             policy.point(width, 4),
             ids_of(name, width).numpy(),
             width,
-            max_request=128,
             row_stride=policy.row_stride(width),
         )
         wanted = expected.sectors if what == "sectors" else expected.num_requests

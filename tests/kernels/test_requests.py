@@ -28,9 +28,7 @@ from gatherbench.kernels.requests import (
 )
 
 
-def count_recorded(
-    loads: npt.NDArray[np.void], rows: int, max_request: int = LINE_BYTES
-) -> RequestCounts:
+def count_recorded(loads: npt.NDArray[np.void], rows: int) -> RequestCounts:
     """Count the requests of loads that were really made, of which none crosses a sector: those of
     :class:`tests.shim.execute.Execution`."""
     masks: dict[tuple[int, ...], int] = {}
@@ -38,7 +36,7 @@ def count_recorded(
         key, bit = (warp, instruction, address // LINE_BYTES), address % LINE_BYTES // SECTOR_BYTES
         masks[key] = masks.get(key, 0) | 1 << bit
     histogram = np.bincount(np.array([*masks.values()], np.int64), minlength=16)
-    return counts_of_masks(histogram, rows, max_request)
+    return counts_of_masks(histogram, rows)
 
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -72,11 +70,10 @@ def points(draw: st.DrawFn) -> GridPoint:
         st.lists(st.integers(0, 5), min_size=1, max_size=40),
         st.integers(1, 61).map(lambda n: list(range(n))),
     ),
-    max_request=st.sampled_from([32, 64, 96, 128]),
 )
-@example(GridPoint("circular", 4, 0), 40, 0, 3, [0, 1, 1, 2, 0], 128)
+@example(GridPoint("circular", 4, 0), 40, 0, 3, [0, 1, 1, 2, 0])
 def test_the_closed_form_counts_what_the_kernel_does(
-    shim, point, units, padding, offset_units, ids, max_request
+    shim, point, units, padding, offset_units, ids
 ):
     row_bytes, stride = units * point.width, (units + padding) * point.width
     table = np.zeros((61, stride), np.uint8)
@@ -84,10 +81,8 @@ def test_the_closed_form_counts_what_the_kernel_does(
     run = shim.run(
         point, table, np.array(ids), row_bytes=row_bytes, table_offset=offset, record=True
     )
-    closed = count_requests(
-        point, np.array(ids), row_bytes, 4096 + offset, max_request, row_stride=stride
-    )
-    assert closed == count_recorded(run.loads, len(ids), max_request)
+    closed = count_requests(point, np.array(ids), row_bytes, 4096 + offset, row_stride=stride)
+    assert closed == count_recorded(run.loads, len(ids))
 
 
 @pytest.mark.parametrize("lanes", [0, 1, 8, 32, 256])
@@ -116,7 +111,8 @@ def test_an_aligned_table_costs_one_request_a_line():
     ids = np.arange(1000)
     for shift in SHIFTS:
         got = count_requests(GridPoint(shift, 4), ids, 512)
-        assert got == RequestCounts(1000, 16_000, 4000, {32: 0, 64: 0, 96: 0, 128: 4000})
+        assert got == RequestCounts(1000, {32: 0, 64: 0, 96: 0, 128: 4000})
+        assert got.sectors == 16_000
 
 
 def test_a_misaligned_row_splits_as_emogi_reports():
@@ -192,35 +188,30 @@ def test_repeats_within_one_instruction_are_fetched_once():
 
 
 @pytest.mark.parametrize(
-    ("mask", "max_request", "expected"),
+    ("mask", "expected"),
     [
-        (0b1111, 128, {32: 0, 64: 0, 96: 0, 128: 1}),
-        (0b1111, 64, {32: 0, 64: 2}),
-        (0b0111, 64, {32: 1, 64: 1}),
-        (0b1011, 128, {32: 1, 64: 1, 96: 0, 128: 0}),
-        (0b1010, 64, {32: 2, 64: 0}),
-        (0b1111, 96, {32: 1, 64: 0, 96: 1}),
-        (0b1110, 32, {32: 3}),
+        (0b1111, {32: 0, 64: 0, 96: 0, 128: 1}),
+        (0b0111, {32: 0, 64: 0, 96: 1, 128: 0}),
+        (0b1011, {32: 1, 64: 1, 96: 0, 128: 0}),
+        (0b1010, {32: 2, 64: 0, 96: 0, 128: 0}),
     ],
 )
-def test_a_line_becomes_requests(mask, max_request, expected):
-    got = counts_of_masks(np.eye(16, dtype=np.int64)[mask], 1, max_request)
+def test_a_line_becomes_requests(mask, expected):
+    got = counts_of_masks(np.eye(16, dtype=np.int64)[mask], 1)
     assert got.requests == expected
-    assert sum(size * n for size, n in got.requests.items()) == got.read_bytes
+    assert got.sectors == mask.bit_count()
 
 
 def test_an_empty_batch_costs_nothing():
     for lanes in (0, 8, 32):
         got = count_requests(GridPoint(lanes=lanes), np.array([], np.int32), 400)
-        assert got == RequestCounts(0, 0, 0, {32: 0, 64: 0, 96: 0, 128: 0})
+        assert got == RequestCounts(0, {32: 0, 64: 0, 96: 0, 128: 0})
 
 
 def test_bad_input_is_refused():
     ids = np.array([0, 1])
     with pytest.raises(ValueError, match="-1 is negative"):
         count_requests(GridPoint(), np.array([3, -1]), 400)
-    with pytest.raises(ValueError, match="max_request = 100"):
-        count_requests(GridPoint(), ids, 400, max_request=100)
     with pytest.raises(ValueError, match="expected shape"):
         count_requests(GridPoint(), ids[None], 400)
     with pytest.raises(TypeError, match="float64"):

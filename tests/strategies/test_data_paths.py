@@ -103,7 +103,7 @@ def test_requests_are_those_of_the_policy_that_is_launched(name, params, rows, p
     path = build(name, params).data_path(IDS, row_bytes)
     assert path.gpu_requests == {size: n for size, n in counts.requests.items() if n}
     carried = sum(size * count for size, count in (path.gpu_requests or {}).items())
-    assert carried == counts.read_bytes >= path.gpu_link_read_bytes
+    assert carried == 32 * counts.sectors >= path.gpu_link_read_bytes
 
 
 def test_page_visits_add_up_over_the_minibatches_that_are_read_in_place():
