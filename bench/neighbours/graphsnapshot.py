@@ -94,17 +94,10 @@ class _Cache(NamedTuple):
 class SnapshotSampler(NeighborSampler):
     """Draws by a policy; the other arguments and errors are the plain sampler's."""
 
-    def __init__(
-        self,
-        policy: FBL,
-        indptr: Ids,
-        indices: Ints,
-        fanouts: Sequence[int],
-        threads: int | None = None,
-    ) -> None:
+    def __init__(self, policy: FBL, indptr: Ids, indices: Ints, fanouts: Sequence[int]) -> None:
         self.policy, self._epochs, self._now = policy, 0, NumberedSeeds(Tensor(), -1, 0)
         self._caches: list[_Cache] = []
-        super().__init__(indptr, indices, fanouts, threads)
+        super().__init__(indptr, indices, fanouts)
         if isinstance(policy, _FromCaches):
             if min(self.fanouts) < 0:
                 raise ValueError(
@@ -119,7 +112,9 @@ class SnapshotSampler(NeighborSampler):
             ]
 
     def clone(self, threads: int) -> Self:
-        return type(self)(self.policy, self._indptr, self._indices, self.fanouts, threads)
+        other = type(self)(self.policy, self._indptr, self._indices, self.fanouts)
+        other.threads = threads
+        return other
 
     @property
     def cache_bytes(self) -> int:
@@ -127,7 +122,7 @@ class SnapshotSampler(NeighborSampler):
         return sum(array.nbytes for cache in self._caches for array in cache)
 
     def tally(self) -> Tally:
-        return _Distinct(self.num_nodes, self.cache_bytes)
+        return _Distinct(self)
 
     def tasks(
         self, steps: Sequence[Tensor], seed: int, epoch: int, rank: int
@@ -163,22 +158,19 @@ class SnapshotSampler(NeighborSampler):
 class _Distinct(Tally):
     """Counts the distinct pairs of a node and a neighbour drawn for it, coded as one number."""
 
-    def __init__(self, num_nodes: int, cache_bytes: int) -> None:
-        self._num_nodes, self._cache_bytes = num_nodes, cache_bytes
-        self._drawn = np.empty(0, np.int64)
+    def __init__(self, sampler: SnapshotSampler) -> None:
+        self._sampler, self._drawn = sampler, np.empty(0, np.int64)
 
     def add(self, batch: MiniBatch) -> None:
-        ids = batch.input_ids.numpy()
-        coded = [
-            ids[targets.numpy()] * self._num_nodes + ids[sources.numpy()]
-            for sources, targets in batch.edges
-        ]
+        ids, nodes = batch.input_ids, self._sampler.num_nodes
+        coded = [ids[targets] * nodes + ids[sources] for sources, targets in batch.edges]
         self._drawn = np.unique(np.concatenate([self._drawn, *coded]))
 
     def counted(self, scale: float) -> Iterator[Counted]:
-        source = "count of the epoch: pairs of a node and a neighbour drawn for it, each once"
-        yield Counted("distinct_neighbours", "1", len(self._drawn), source)
-        yield Counted("structure_cache", "B", self._cache_bytes, "nbytes of the sampler's caches")
+        pairs = "count of the epoch: pairs of a node and a neighbour drawn for it, each once"
+        caches = "nbytes of the sampler's caches"
+        yield Counted("distinct_neighbours", "1", len(self._drawn), pairs)
+        yield Counted("structure_cache", "B", self._sampler.cache_bytes, caches)
 
 
 # The compiler infers types.

@@ -52,8 +52,9 @@ def drawn(batches: list[MiniBatch], layer: int = 0) -> list[dict[int, set[int]]]
     return found
 
 
-def sampler(structure: FBL, fanouts: tuple[int, ...] = (5,), **more: Any) -> SnapshotSampler:
-    return SnapshotSampler(structure, *GRAPH, fanouts, **more)
+def sampler(structure: FBL, fanouts: tuple[int, ...] = (5,), threads: int = 0) -> SnapshotSampler:
+    made = SnapshotSampler(structure, *GRAPH, fanouts)
+    return made.clone(threads) if threads else made
 
 
 EVERY = [RENEWED, FLOWING, replace(FLOWING, shared=True, fetch=0.4)]
