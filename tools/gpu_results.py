@@ -20,7 +20,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from rich.console import Console
 
-from gatherbench.bench.probe.table import summary_line
+from gatherbench.bench.probe.host import ROW_BYTES
+from gatherbench.bench.probe.table import LIMITS, own_best, size_text
 from gatherbench.bench.read.derive import issue_shares, speedup_over
 from gatherbench.bench.read.gpu import gpu_energy, idle_power_w
 from gatherbench.bench.read.tables import Run, load_run
@@ -57,6 +58,8 @@ PATHS = (
 )
 #: The picture's axis; its largest interval ends at 6.4.
 TICKS = {1 / 8: "⅛×", 1 / 4: "¼×", 1 / 2: "½×", 1: "1×", 2: "2×", 4: "4×", 8: "8×"}
+#: The gathers of a machine's line, by the memory that they read.
+MEMORIES = {"gpu_gather": "registered", "managed_gather": "managed", "host_gather": "CPU"}
 _SUMMARY = re.compile(r"^- \*\*Pages\*\*: random rows.*?(?=\n\n)", re.MULTILINE | re.DOTALL)
 
 
@@ -209,6 +212,32 @@ def page(folder: Path = FOLDER) -> str:
 
 
 # ---- machines ------------------------------------------------------------------------------------
+
+
+def summary_line(table: pd.DataFrame) -> dict[str, str]:
+    """Return a machine's line of the comparison: GB/s of random rows of 64 and 512 B, and limits.
+
+    The GPU's gathers are those of the largest table with the most results; the processor's are of
+    its largest table.
+    """
+    best = own_best(table)
+    narrow = best[best["row_bytes"].isin(ROW_BYTES) & best["case"].isin(MEMORIES)]
+    of_host = narrow["case"] == "host_gather"
+    gpu, host = narrow[~of_host], narrow[of_host]
+    kinds = gpu["span_bytes"].value_counts()
+    span = max(kinds[kinds == kinds.max()].index, default=0)
+    largest = [gpu[gpu["span_bytes"] == span], host[host["span_bytes"] == host["span_bytes"].max()]]
+    rates = pd.concat(largest).set_index(["case", "row_bytes"])["median_per_s"]
+    line = {"table": size_text(span) if span else "–"}
+    for case, name in MEMORIES.items():
+        line[name] = " / ".join(_gb(rates.get((case, width))) for width in ROW_BYTES)
+    for case, (name, _) in LIMITS.items():
+        line[name] = _gb(best[best["case"] == case]["median_per_s"].max())
+    return line
+
+
+def _gb(rate: float | None) -> str:
+    return "–" if rate is None or pd.isna(rate) else f"{rate / 1e9:.1f}"
 
 
 def with_machines(text: str, folder: Path = FOLDER.parent) -> str:

@@ -41,8 +41,7 @@ def compact_rows(x: Tensor, nodes: Tensor, kinds: Tensor, weight: Tensor) -> Ten
 class PairTally(Tally):
     """Counts the distinct pairs of a source and a kind, block by block."""
 
-    def __init__(self) -> None:
-        self.pairs = 0
+    pairs = 0
 
     def add(self, batch: MiniBatch) -> None:
         for edges, kinds, nodes in zip(batch.edges, batch.kinds, batch.num_nodes[1:], strict=True):

@@ -24,7 +24,6 @@ LINES = {
     "gpu_gather": ("registered memory, read by the GPU", "C1", "o-"),
     "host_gather": ("gathered by the CPU into memory", "C2", "^-"),
 }
-KINDS = {"gpu_gather": "registered", "managed_gather": "managed", "host_gather": "CPU"}
 LIMITS = {
     "copy_to_device": ("copy engine", "--"),
     "sm_read": ("contiguous read by the GPU", ":"),
@@ -81,7 +80,7 @@ def draw(table: pd.DataFrame, title: str, path: Path) -> None:
                 if len(rates):
                     axes.axhline(rates.max() / 1e9, color=FAINT, linestyle=style, label=label)
             axes.set_xscale("log", base=2)
-            axes.set_xticks(spans, [_size(span) for span in spans], fontsize=7)
+            axes.set_xticks(spans, [size_text(span) for span in spans], fontsize=7)
             axes.set_xticks([], minor=True)
             axes.grid(axis="y")
             axes.set(title=f"random rows of {width} B", xlabel="size of the table")
@@ -102,7 +101,7 @@ def table(medians: pd.DataFrame) -> Table:
     measured = medians[medians["median_per_s"].notna()]
     spans = sorted(set(measured["span_bytes"]) - {0})
     grid = Table("case", "", box=None, pad_edge=False)
-    for name in ("rate", *map(_size, spans)):
+    for name in ("rate", *map(size_text, spans)):
         grid.add_column(name, justify="right")
     for column in grid.columns:
         column.no_wrap = True
@@ -118,31 +117,5 @@ def table(medians: pd.DataFrame) -> Table:
     return grid
 
 
-def _size(span: float) -> str:
+def size_text(span: float) -> str:
     return f"{span / 2**30:g} GiB" if span >= 2**30 else f"{span / 2**20:g} MiB"
-
-
-def summary_line(table: pd.DataFrame) -> dict[str, str]:
-    """Return a machine's line of the comparison: GB/s of random rows of 64 and 512 B, and limits.
-
-    The GPU's gathers are those of the largest table with the most results; the processor's are of
-    its largest table.
-    """
-    best = own_best(table)
-    narrow = best[best["row_bytes"].isin(ROW_BYTES) & best["case"].isin(KINDS)]
-    of_host = narrow["case"] == "host_gather"
-    gpu, host = narrow[~of_host], narrow[of_host]
-    kinds = gpu["span_bytes"].value_counts()
-    span = max(kinds[kinds == kinds.max()].index, default=0)
-    largest = [gpu[gpu["span_bytes"] == span], host[host["span_bytes"] == host["span_bytes"].max()]]
-    rates = pd.concat(largest).set_index(["case", "row_bytes"])["median_per_s"]
-    line = {"table": _size(span) if span else "–"}
-    for case, name in KINDS.items():
-        line[name] = " / ".join(_gb(rates.get((case, width))) for width in ROW_BYTES)
-    for case, (name, _) in LIMITS.items():
-        line[name] = _gb(best[best["case"] == case]["median_per_s"].max())
-    return line
-
-
-def _gb(rate: float | None) -> str:
-    return "–" if rate is None or pd.isna(rate) else f"{rate / 1e9:.1f}"

@@ -22,8 +22,9 @@ from gatherbench.bench.probe.points import COLUMNS, Point, ProbeError, read_poin
 from gatherbench.bench.probe.probe import probe, visit
 from gatherbench.bench.probe.profile import BY_HAND, profile_of
 from gatherbench.bench.probe.rig import GIB, Observation, RefusedError
-from gatherbench.bench.probe.table import draw, medians, summary_line, table
+from gatherbench.bench.probe.table import draw, medians, table
 from gatherbench.reason import unsupported
+from tools.gpu_results import summary_line
 
 CASES = every_case()
 #: Two cores, with a GPU and without.
