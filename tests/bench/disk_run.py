@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .written_run import PAYLOAD_BYTES
+from .written_run import PAYLOAD_BYTES, seen
 
 #: Two workloads; of the second the table does not fit in memory.
 FITS, LARGE = "wordnet-sage16x2-b1000-aaaaaaaa", "wordnet-sage16x2-b500-bbbbbbbb"
@@ -68,34 +68,25 @@ def _stages(epoch_s: float) -> tuple[float, float, float, float]:
 
 def _declared(names: tuple[str, ...]) -> list[dict[str, Any]]:
     payload, read, ahead = DECLARED[names]
-    of = {"stage": "fetch", "basis": "declared"}
     facts = {"declared_payload": PAYLOAD_BYTES, "disk_payload": payload, "row": ROW_BYTES}
-    rows: list[dict[str, Any]] = [
-        {**of, "metric": metric, "unit": "B", "value": value} for metric, value in facts.items()
-    ]
-    rows.append({**of, "metric": "lookahead", "unit": "1", "value": ahead})
-    why = {"value": "", "status": "skipped", "reason": "not_applicable: the page cache decides"}
-    known = {"value": read} if read is not None else why
-    rows.append({**of, "metric": "disk_read", "unit": "B", **known})
+    rows = seen("fetch", "B", facts, basis="declared")
+    rows += seen("fetch", "1", {"lookahead": ahead}, basis="declared")
+    why = {"status": "skipped", "reason": "not_applicable: the page cache decides"}
+    known = why if read is None else {}
+    rows += seen("fetch", "B", {"disk_read": read}, basis="declared", **known)
     if read is not None:  # the cached path asked for io_uring, too, and did not get it
-        rows.append({"stage": "setup", "metric": "disk_io_uring", "unit": "1", "value": 1 - ahead})
-        roof = {"disk_roof_reads": ("1", 6e5), "disk_roof_time": ("s", 0.4)}
-        for metric, (unit, value) in roof.items():
-            rows.append({"stage": "fetch", "metric": metric, "unit": unit, "value": value})
-    return [*rows, {"stage": "setup", "metric": "table", "unit": "B", "value": TABLE_BYTES}]
+        rows += seen("setup", "1", {"disk_io_uring": 1 - ahead})
+        rows += seen("fetch", "1", {"disk_roof_reads": 6e5})
+        rows += seen("fetch", "s", {"disk_roof_time": 0.4})
+    return [*rows, *seen("setup", "B", {"table": TABLE_BYTES})]
 
 
 def _counted(names: tuple[str, ...]) -> list[dict[str, Any]]:
-    counted = COUNTED[names]
-    rows: list[dict[str, Any]] = [
-        {"stage": "fetch", "metric": metric, "unit": unit, "value": value}
-        for metric, (unit, value) in counted.items()
+    latencies = {"disk_latency_median": 9e-5, "disk_latency_99th": 4e-4, "disk_latency_mean": 1e-4}
+    counted, (process, device) = COUNTED[names], KERNEL[names]
+    return [
+        *(row for name, (unit, of) in counted.items() for row in seen("fetch", unit, {name: of})),
+        *seen("epoch", "B", {"disk_read_process": process, "disk_read_device": device}),
+        *seen("epoch", "1", {"minibatches": 40}),
+        *seen("fetch", "s", latencies if counted else {}),
     ]
-    for metric, value in zip(("disk_read_process", "disk_read_device"), KERNEL[names], strict=True):
-        rows.append({"stage": "epoch", "metric": metric, "unit": "B", "value": value})
-    rows.append({"stage": "epoch", "metric": "minibatches", "unit": "1", "value": 40})
-    if counted:
-        for which, value in {"median": 9e-5, "99th": 4e-4, "mean": 1e-4}.items():
-            metric = f"disk_latency_{which}"
-            rows.append({"stage": "fetch", "metric": metric, "unit": "s", "value": value})
-    return rows

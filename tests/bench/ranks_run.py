@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .written_run import seen
+
 #: Of a step of all ranks, and of an epoch of one of them.
 SEEDS = 20_000.0
 #: Shares of an epoch: what all ranks exchange, and what each but the slowest waits for it.
@@ -39,18 +41,7 @@ def write_ranks(
     worlds = sorted({world for of in seconds.values() for world in of})
     fields = {workload_of(world, scaling): {"gpus": world, "scaling": scaling} for world in worlds}
     series = [
-        (
-            *names,
-            {
-                workload_of(w, scaling): (
-                    0.1 * of.get(w, 1.0),
-                    0.5 * of.get(w, 1.0),
-                    0.4 * of.get(w, 1.0),
-                    0.0,
-                )
-                for w in worlds
-            },
-        )
+        (*names, {workload_of(w, scaling): _stages(of.get(w, 1.0)) for w in worlds})
         for names, of in seconds.items()
     ]
     of_workload = {workload_of(world, scaling): world for world in worlds}
@@ -61,8 +52,7 @@ def write_ranks(
             return []
         if epoch < 0:
             many = (seeds or {}).get(world, SEEDS)
-            row = {"stage": "sample", "metric": "seeds", "unit": "1", "value": many}
-            return [] if repeat else [{**row, "basis": "declared"}]
+            return [] if repeat else seen("sample", "1", {"seeds": many}, basis="declared")
         of_ranks = (
             {**row, "rank": rank}
             for rank in range(world)
@@ -80,19 +70,16 @@ def write_ranks(
     )  # fmt: skip
 
 
+def _stages(epoch_s: float) -> tuple[float, float, float, float]:
+    return 0.1 * epoch_s, 0.5 * epoch_s, 0.4 * epoch_s, 0.0
+
+
 def _exchange(time_s: float, wait_s: float) -> list[dict[str, Any]]:
-    what = {"metric": "wall_time", "unit": "s"}
-    return [
-        {"stage": "all_reduce", "value": REDUCE * time_s, **what},
-        {"stage": "wait", "value": wait_s, **what},
-    ]
+    seconds = {"all_reduce": REDUCE * time_s, "wait": wait_s}
+    return [row for stage, s in seconds.items() for row in seen(stage, "s", {"wall_time": s})]
 
 
 def _rank(time_s: float, rank: int, behind: int) -> list[dict[str, Any]]:
     wait_s = WAIT * behind * time_s
     values = {"wall_time": time_s - wait_s / 2, "cpu_user": 9.0 + rank, "cpu_system": 1.0}
-    rows = [
-        {"stage": "epoch", "metric": metric, "unit": "s", "value": value}
-        for metric, value in values.items()
-    ]
-    return [*rows, *_exchange(time_s, wait_s)]
+    return [*seen("epoch", "s", values), *_exchange(time_s, wait_s)]

@@ -28,6 +28,11 @@ EIGHT = (
     ("all_in_gpu", "default", (0.2, 0.1, 0.5)),
 )
 WORKLOAD = "wordnet-sage16x2-b1000-1f2e3d4c"
+#: Of a workload in ``plan.json``.
+FIELDS: dict[str, Any] = {
+    "dataset": "wordnet", "scale": 1.0, "model": "sage", "hidden": 16, "fanouts": [25, 10],
+    "batch_size": 1000, "max_batches": 0, "seed": 0,
+}  # fmt: skip
 #: What its stages, and what is between them, take of an epoch of which only the seconds are given.
 SHARES = (0.2, 0.5, 0.29, 0.01)
 #: What an epoch spends beside its stages, s.
@@ -102,6 +107,12 @@ def edit(
     write_rows(folder, rows)
 
 
+def change(file: Path, what: Callable[[Any], Any]) -> None:
+    """Change what a JSON file holds, or put what is returned in its place."""
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(what(content) or content))
+
+
 def put(value: Callable[[dict[str, str]], object], **where: str) -> Change:
     """Put a value, of the row, into rows with these fields."""
 
@@ -122,29 +133,34 @@ def fail(reason: str, variant: str, repeat: str) -> Change:
     return change
 
 
+def seen(stage: str, unit: str, values: Mapping[str, Any], **more: Any) -> list[dict[str, Any]]:
+    """A row for each metric."""
+    return [
+        {"stage": stage, "metric": metric, "unit": unit, "value": value, **more}
+        for metric, value in values.items()
+    ]
+
+
 def epoch_rows(
     times: Sequence[float], other_s: float = 0.0, payload: float = PAYLOAD_BYTES
 ) -> list[dict[str, Any]]:
     """The rows of an epoch; ``times``: of its stages, and of what is between them."""
     sample, fetch, train, between = times
-    seconds = {
-        "sample.wall_time": sample,
-        "fetch.wall_time": fetch,
-        "train.wall_time": train,
-        "epoch.wall_time": sample + fetch + train + between,
-        "epoch.cpu_user": 2 * fetch + train,
-        "epoch.cpu_system": 0.1 * fetch,
-        "epoch.system_cpu_busy": 2.1 * fetch + train + other_s,
-        "epoch.window_time": 2.0,
+    whole = {
+        "wall_time": sample + fetch + train + between,
+        "cpu_user": 2 * fetch + train,
+        "cpu_system": 0.1 * fetch,
+        "system_cpu_busy": 2.1 * fetch + train + other_s,
+        "window_time": 2.0,
     }
-    rows: list[dict[str, Any]] = []
-    for name, value in seconds.items():
-        stage, metric = name.split(".")
-        rows.append({"stage": stage, "metric": metric, "unit": "s", "value": value})
-    none = {"value": "", "status": "skipped", "reason": "no_device: none here"}
-    rows.append({"stage": "epoch", "metric": "gpu_energy", "unit": "J", **none})
-    rows.append({"stage": "fetch", "metric": "payload", "unit": "B", "value": payload})
-    return rows
+    none = {"status": "skipped", "reason": "no_device: none here"}
+    stages = {"sample": sample, "fetch": fetch, "train": train}
+    return [
+        *(row for stage, s in stages.items() for row in seen(stage, "s", {"wall_time": s})),
+        *seen("epoch", "s", whole),
+        *seen("epoch", "J", {"gpu_energy": ""}, **none),
+        *seen("fetch", "B", {"payload": payload}),
+    ]
 
 
 def write_run(
@@ -193,9 +209,6 @@ def write_run(
     def add(key: Mapping[str, Any], *made: Mapping[str, Any]) -> None:
         rows.extend({**key, **row} for row in made)
 
-    def one(stage: str, metric: str, unit: str, value: float | str, **more: Any) -> dict[str, Any]:
-        return {"stage": stage, "metric": metric, "unit": unit, "value": value, **more}
-
     def scaled(times: Sequence[float] | float, factor: float) -> tuple[float, ...]:
         """The same factor for each stage; what is between them only where it was given."""
         if isinstance(times, float):
@@ -214,45 +227,34 @@ def write_run(
                 case = (workload, strategy, variant)
                 if failed := failures.get(case) or failures.get((strategy, variant)):
                     status, reason = failed
-                    add(key, one("case", "wall_time", "s", "", status=status, reason=reason))
+                    add(key, *seen("case", "s", {"wall_time": ""}, status=status, reason=reason))
                     continue
-                add(key, one("check", "batches", "1", 3, source="compared bit for bit"))
+                add(key, *seen("check", "1", {"batches": 3}, source="compared bit for bit"))
                 if declared and repeat == 0:
-                    for (stage, unit), facts in DECLARED.items():
-                        said = (one(stage, metric, unit, v) for metric, v in facts.items())
-                        add({**key, "basis": "declared"}, *said)
-                    add(key, one("setup", "table", "B", 1.4e8))
-                add(key, one("setup", "open_time", "s", 0.3), *more(case, repeat, -1))
+                    for of, facts in DECLARED.items():
+                        add(key, *seen(*of, facts, basis="declared"))
+                    add(key, *seen("setup", "B", {"table": 1.4e8}))
+                add(key, *seen("setup", "s", {"open_time": 0.3}), *more(case, repeat, -1))
                 other_s = other_cores * 2.0 if beside in (None, (strategy, variant, repeat)) else 0
                 for number in range(epochs):
                     factor = rng.lognormal(0, jitter) * longer(w, repeat, number)
                     add({**key, "epoch": number}, *epoch_rows(scaled(times, factor), other_s))
                     add({**key, "epoch": number}, *more(case, repeat, number))
                     samples.append((workload, strategy, variant, repeat, number, "fetch", 0, 0.1))
-                add(key, one("case", "wall_time", "s", 10.0))
+                add(key, *seen("case", "s", {"wall_time": 10.0}))
         for strategy, variant, times in modelled:
             key = {"workload": workload, "strategy": strategy, "variant": variant, "repeat": 0}
             key |= {"backend": "cuda", "basis": "predicted", "machine": profile}
             key["borrowed"] = " ".join(borrowed.get((strategy, variant), ()))
             add({**key, "epoch": 0}, *epoch_rows(scaled(times, longer(w, 0, 0))))
+    fixed = {"dataset": dataset, "max_batches": max_batches}
     plan = {
         "name": plan_name,
         "description": "a test",
         "device": "cpu",
         "measure": {"repeats": repeats, "warmup_epochs": 1, "epochs": epochs, "sampling": sampling},
         "workloads": {
-            workload: {
-                "dataset": dataset,
-                "scale": 1.0,
-                "model": "sage",
-                "hidden": 16,
-                "fanouts": [25, 10],
-                "batch_size": 1000,
-                "max_batches": max_batches,
-                "seed": 0,
-                **changes.get(workload, {}),
-            }
-            for workload in workloads
+            workload: FIELDS | fixed | dict(changes.get(workload, {})) for workload in workloads
         },
         "cases": cases,
     }

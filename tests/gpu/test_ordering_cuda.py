@@ -198,7 +198,9 @@ def test_ids_may_still_be_on_their_way(strategy):
             del spare  # a copy that is read too early holds zeros
             torch.cuda._sleep(SLEEP)
             ids.copy_(given, non_blocking=True)
-            found.copy_(fetcher.submit(ids).result(), non_blocking=True)
+            ticket = fetcher.submit(ids)
+            ids.zero_()  # allowed as soon as submit has returned
+            found.copy_(ticket.result(), non_blocking=True)
             torch.cuda.synchronize()
             assert same_bytes(found, reference_gather(TABLE, wanted)) is None
 

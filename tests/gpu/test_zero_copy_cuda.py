@@ -90,24 +90,6 @@ def test_the_resident_table_lies_in_gpu_memory():
         assert pointer_kind(fetcher.table.address) == "Device"
 
 
-@pytest.mark.parametrize("strategy", VARIANTS)
-def test_the_gather_waits_for_ids_that_the_gpu_is_still_making(strategy):
-    table = conformance.random_table(20_000, 64, torch.float32)
-    wanted = torch.randint(0, 20_000, (5000,))
-    with open_known(runnable(strategy), table, CUDA) as fetcher:
-        if fetcher.ids_device.type == "cpu":
-            pytest.skip("takes its ids from the host")
-        there = wanted.cuda()
-        ids = torch.zeros_like(there)
-        torch.cuda.synchronize()
-        torch.cuda._sleep(100_000_000)
-        ids.copy_(there)
-        ticket = fetcher.submit(ids)
-        ids.zero_()  # allowed as soon as submit has returned
-        rows = ticket.result().clone()
-    assert same_bytes(rows, reference_gather(table, wanted)) is None
-
-
 def test_a_missing_wait_would_be_seen():
     """Without the wait of ``result`` a copy must see other rows, or the tests of order see nothing.
 

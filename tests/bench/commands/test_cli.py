@@ -31,6 +31,8 @@ from gatherbench.bench.plan.plan import PLANS_FOLDER, TABLES, Plan, plan_names
 from gatherbench.bench.show import listing
 from gatherbench.strategies import conformance
 
+from ..written_run import change
+
 ShellRun = tuple[Result, Path]
 
 
@@ -322,9 +324,7 @@ def test_output_that_cannot_be_written_is_said_with_exit_status_1(command, as_pr
 
 
 def another_machine(folder: Path) -> None:
-    env = json.loads((folder / "env.json").read_text())
-    env["cpu"]["model"] = "Another Processor 9000"
-    (folder / "env.json").write_text(json.dumps(env))
+    change(folder / "env.json", lambda env: env["cpu"].update(model="Another Processor 9000"))
 
 
 def put(name: str, content: bytes) -> Callable[[Path], object]:

@@ -1,11 +1,8 @@
 """Run folders from elsewhere: every command reads them whatever text they hold, or says why not."""
 
-import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +14,7 @@ from gatherbench.bench.read.tables import RunError, load_run, newest_run
 from gatherbench.bench.run.part import StoreError
 from gatherbench.outside import InputError
 
-from ..written_run import BASELINE, PINNED, WORKLOAD, append_rows, write_run
+from ..written_run import BASELINE, PINNED, WORKLOAD, append_rows, change, write_run
 
 #: Escapes of a terminal, half a character, lines, rich's and HTML's markup, TeX, a formula.
 EVIL = "\x1b[31m\x1b]0;owned\x07 \ud800 \u202e\r\n\0[/red][link=x]"
@@ -29,11 +26,6 @@ def folder(tmp_path: Path) -> Path:
     return write_run(
         tmp_path / "box" / "20260101-run", series=(BASELINE, PINNED), repeats=2, epochs=2
     )
-
-
-def change(file: Path, what: Callable[[Any], Any]) -> None:
-    content = json.loads(file.read_text())
-    file.write_text(json.dumps(what(content) or content))
 
 
 def told(*arguments: object) -> tuple[int, str]:

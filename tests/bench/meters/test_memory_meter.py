@@ -12,24 +12,15 @@ from gatherbench.bench.meters.base import Reading, closed
 from gatherbench.bench.meters.memory import MemoryMeter
 from gatherbench.kernels import managed_memory, mapped_memory
 
+from .test_meters import by_metric, value
+
 MIB = 2**20
 
 
 def window(meter: MemoryMeter | None = None) -> dict[str, Reading]:
     meter = meter or MemoryMeter()
     meter.begin()
-    readings = closed(meter)
-    found = {r.metric: r for r in readings}
-    assert len(found) == len(readings)
-    for reading in readings:
-        assert (reading.value is None) == (reading.reason is not None)
-    return found
-
-
-def value(readings: dict[str, Reading], metric: str) -> float:
-    number = readings[metric].value
-    assert number is not None, readings[metric].reason
-    return number
+    return by_metric(closed(meter))
 
 
 def test_memory_that_is_touched_is_pageable_and_a_mapped_file_is_not(tmp_path):

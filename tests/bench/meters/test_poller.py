@@ -114,14 +114,6 @@ def test_whatever_a_counter_can_count_is_summed_exactly(start, steps):
     assert [bytes_ for _, bytes_ in COUNTER.accumulate(counts)] == sums
 
 
-def test_traffic_at_55_gb_per_s_needs_readings_within_the_wrap():
-    moved = [int(t * 0.02 * 55e9) for t in range(50)]
-    often = [(t * 0.02, m % MODULUS) for t, m in enumerate(moved)]
-    assert COUNTER.accumulate(often)[-1][1] == moved[-1]
-    with pytest.raises(SensorUnavailableError, match=r"0\.08 s between two readings"):
-        COUNTER.accumulate(often[::4])  # a plain difference would lose 4 GiB here and there
-
-
 def test_readings_that_were_not_refreshed_are_left_out():
     counts = [(1.0, 5), (1.0, 5), (1.02, 9), (1.02, 9)]
     assert COUNTER.accumulate(counts) == [(1.0, 0), (1.02, 4)]
@@ -133,7 +125,8 @@ def test_readings_that_were_not_refreshed_are_left_out():
         ([], "too_short: the counter was never read"),
         ([(1.0, 0), (0.9, 1)], "backwards"),
         ([(1.0, 100), (1.01, 99)], "more than is possible"),
-        ([(1.0, 0), (1.5, 1)], "start anew every 0.0682 s"),
+        # At 55 GB/s a plain difference would lose 4 GiB.
+        ([(1.0, 0), (1.08, int(0.08 * 55e9) % MODULUS)], r"0\.08 s between two .* every 0.0682 s"),
     ],
 )
 def test_what_makes_no_sum_is_refused(counts, why):

@@ -107,40 +107,32 @@ def test_a_value_out_of_range_is_refused_with_the_range(key):
         assert wanted in str(error.value)
 
 
+def entry(value: str) -> str:
+    return f'{{ value = {value}, unit = "B/s", source = "x" }}'
+
+
 @pytest.mark.parametrize(
-    ("key", "entry", "part"),
+    ("key", "wrong", "part"),
     [
         ("link.raw_rate", "31.5e9", "expected { value"),
-        ("link.raw_rate", '{ value = 1e20, unit = "B/s", source = "x" }', "1e+08 to 1e+13 B/s"),
+        ("link.raw_rate", entry("1e20"), "1e+08 to 1e+13 B/s"),
         ("link.raw_rate", '{ value = 31.5, unit = "GB/s", source = "x" }', "expected 'B/s'"),
         ("link.raw_rate", '{ value = 31.5e9, unit = "B/s" }', "source: Field required"),
         ("link.raw_rate", '{ value = 31.5e9, unit = "B/s", source = " " }', "no source"),
-        (
-            "link.raw_rate",
-            '{ value = "fast", unit = "B/s", source = "x" }',
-            "value: Input should be a valid",
-        ),
-        (
-            "link.raw_rate",
-            '{ value = true, unit = "B/s", source = "x" }',
-            "value: Input should be a valid",
-        ),
+        ("link.raw_rate", entry('"fast"'), "value: Input should be a valid"),
+        ("link.raw_rate", entry("true"), "value: Input should be a valid"),
         ("link.raw_rate", '{ vallue = 1, unit = "B/s", source = "x" }', "did you mean 'value'"),
-        ("link.raw_rate", '{ value = [[1, 2e9]], unit = "B/s", source = "x" }', "link.raw_rate"),
-        ("read.roof", '{ value = [1, 2], unit = "B/s", source = "x" }', "read.roof"),
-        ("read.roof", '{ value = [], unit = "B/s", source = "x" }', "ascend"),
-        ("read.roof", '{ value = [[9, 2e9], [1, 2e9]], unit = "B/s", source = "x" }', "ascend"),
-        ("read.roof", '{ value = [[inf, 2e9]], unit = "B/s", source = "x" }', "ascend"),
-        (
-            "read.roof",
-            '{ value = [["a", 2e9]], unit = "B/s", source = "x" }',
-            "value: Input should be a valid",
-        ),
-        ("read.roof", '{ value = [[1, 2]], unit = "B/s", source = "x" }', "expected 1e+08"),
+        ("link.raw_rate", entry("[[1, 2e9]]"), "link.raw_rate"),
+        ("read.roof", entry("[1, 2]"), "read.roof"),
+        ("read.roof", entry("[]"), "ascend"),
+        ("read.roof", entry("[[9, 2e9], [1, 2e9]]"), "ascend"),
+        ("read.roof", entry("[[inf, 2e9]]"), "ascend"),
+        ("read.roof", entry('[["a", 2e9]]'), "value: Input should be a valid"),
+        ("read.roof", entry("[[1, 2]]"), "expected 1e+08"),
     ],
 )
-def test_a_wrong_entry_is_named(key, entry, part, tmp_path):
-    said = refused(tmp_path, changed(key, entry))
+def test_a_wrong_entry_is_named(key, wrong, part, tmp_path):
+    said = refused(tmp_path, changed(key, wrong))
     assert key in said
     assert part in said
 

@@ -125,17 +125,6 @@ def test_what_is_stored_has_left_memory_and_comes_back_as_it_lay(tmp_path):
     assert disk <= keep - 3 * mib
 
 
-def test_the_peak_of_work_is_what_its_tensors_take_together():
-    def work() -> None:
-        one = torch.empty(1000, dtype=torch.uint8)
-        two = torch.empty(3000, dtype=torch.uint8)
-        del one
-        three = torch.empty(500, dtype=torch.uint8)
-        del two, three
-
-    assert peak_of(work, CPU)[0] == 4000
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 1 << 40))
 def test_a_piece_holds_what_it_is_for_in_whole_blocks(nbytes):

@@ -24,6 +24,7 @@ from gatherbench.outside import InputError
 from gatherbench.strategies.declared import declared
 
 from ..run.fakes import measured
+from ..written_run import change
 
 TO_HOST = "gatherbench.bench.neighbours.ssdtrain:ToHost"
 BUFFERED = "gatherbench.bench.neighbours.mariusgnn:Buffered"
@@ -370,20 +371,14 @@ def test_more_threads_or_workers_than_cores_are_refused(
     with pytest.raises(InputError, match=said):
         new_run(more, tmp_path / "none", "cpu")
     assert not (tmp_path / "none").exists(), "nothing has been begun"
-    file = run.store.folder / "plan.json"
-    text = json.loads(file.read_text())
-    text["measure"][key] = most + 1
-    file.write_text(json.dumps(text))
+    change(run.store.folder / "plan.json", lambda of: of["measure"].update({key: most + 1}))
     with pytest.raises(InputError, match=said):
         reopen(run.store.folder)
 
 
 def test_a_run_of_a_plan_with_words_that_are_gone_is_not_resumed(tmp_path):
     run = new_run(write(tmp_path, SMALL), tmp_path, "cpu")
-    file = run.store.folder / "plan.json"
-    text = json.loads(file.read_text())
-    text["measure"]["minibatches"] = "same"
-    file.write_text(json.dumps(text))
+    change(run.store.folder / "plan.json", lambda of: of["measure"].update(minibatches="same"))
     with pytest.raises(InputError, match=r"minibatches: .*older gatherbench.*measure again"):
         reopen(run.store.folder)
 

@@ -12,7 +12,7 @@ from gatherbench.bench.read.tables import load_run
 
 from ..disk_run import CACHED, DIRECT, LARGE, MAPPED, write_disk
 from ..ranks_run import write_ranks
-from ..written_run import edit, write_run
+from ..written_run import edit, put, seen, write_run
 
 NAIVE, ALIGNED = ("cpu_gather", "naive"), ("aligned_zero_copy", "given")
 OTF = "OTF threshold=30 shared=yes"
@@ -110,12 +110,8 @@ def test_bytes_requests_and_hits_are_set_against_the_rows_that_were_read(make_ru
 
 
 def test_a_path_that_found_every_row_has_no_bytes_for_a_byte(make_run):
-    def all_kept(row: dict[str, str]) -> None:
-        if row["metric"] == "rows_in_memory":
-            row["value"] = "4e6"
-
     folder = write_disk(make_run)
-    edit(folder, all_kept)
+    edit(folder, put(lambda _: 4e6, metric="rows_in_memory"))
     found = axis(load_run(folder), "path").query("strategy == 'disk_cached'")
     assert (found["in_memory"] == 1).all()
     assert found["amplification"].isna().all()
@@ -135,12 +131,10 @@ IDS = {model: f"wordnet-{model[2:]}16x2-b1000-{number:08x}" for number, model in
 
 def of_models(case: tuple[str, str, str], _repeat: int, epoch: int) -> Iterator[Mapping[str, Any]]:
     if epoch < 0:
-        yield {"stage": "eval", "metric": "test_accuracy", "unit": "1", "value": 0.36}
+        yield from seen("eval", "1", {"test_accuracy": 0.36})
     if epoch < 0 and "RGCN" in case[0]:
-        yield {"stage": "train", "metric": "peak", "unit": "B", "value": 160e6}
-        for metric, value in {"pairs": 90, "edges": 100}.items():
-            what = {"basis": "declared", "stage": "sample", "metric": metric, "unit": "1"}
-            yield {**what, "value": value}
+        yield from seen("train", "B", {"peak": 160e6})
+        yield from seen("sample", "1", {"pairs": 90, "edges": 100}, basis="declared")
 
 
 def test_a_relational_model_is_compared_with_pyg_s_layer_of_the_same_values(make_run):
@@ -168,13 +162,11 @@ def test_a_relational_model_is_compared_with_pyg_s_layer_of_the_same_values(make
 
 def of_steps(case: tuple[str, str, str], _repeat: int, epoch: int) -> Iterator[Mapping[str, Any]]:
     if epoch >= 0:
-        yield {"stage": "epoch", "metric": "minibatches", "unit": "1", "value": 20}
+        yield from seen("epoch", "1", {"minibatches": 20})
         host = 1 if case[0].endswith("1") else 0
-        own = {("train", "peak"): 9e6 - 4e6 * host, ("around_step", "out"): 6e7 * host}
-        own["around_step", "in"] = 4e7 * host
-        for (stage, metric), value in own.items():
-            yield {"stage": stage, "metric": metric, "unit": "B", "value": value}
-        yield {"stage": "around_step", "metric": "stall", "unit": "s", "value": 0.5 * host}
+        yield from seen("train", "B", {"peak": 9e6 - 4e6 * host})
+        yield from seen("around_step", "B", {"out": 6e7 * host, "in": 4e7 * host})
+        yield from seen("around_step", "s", {"stall": 0.5 * host})
 
 
 def test_what_is_moved_around_a_step_is_of_a_step_and_its_memory_the_most(make_run):
@@ -203,14 +195,14 @@ SAMPLED = {
 }
 
 
-def seen(case: tuple[str, str, str], _repeat: int, epoch: int) -> Iterator[Mapping[str, Any]]:
+def sampled(case: tuple[str, str, str], _repeat: int, epoch: int) -> Iterator[Mapping[str, Any]]:
     plain = SAMPLED[case[0]][0] == ""
     if epoch < 0:
-        what = {"basis": "declared", "stage": "sample", "metric": "distinct_neighbours"}
-        yield {**what, "unit": "1", "value": 900 if plain else 300}
+        distinct = 900 if plain else 300
+        yield from seen("sample", "1", {"distinct_neighbours": distinct}, basis="declared")
     else:
         right = 0.1 * (epoch + 1) - (0.0 if plain else 0.02)
-        yield {"stage": "eval", "metric": "test_accuracy", "unit": "1", "value": right}
+        yield from seen("eval", "1", {"test_accuracy": right})
 
 
 def test_seeds_stand_for_repeats_and_are_paired(tmp_path):
@@ -224,7 +216,7 @@ def test_seeds_stand_for_repeats_and_are_paired(tmp_path):
         repeats=1,
         epochs=2,
         longer=lambda *_: 1.0,
-        more=seen,
+        more=sampled,
     )
     run = load_run(folder)
     plain, cached = axis(run, "sampler").to_dict("records")

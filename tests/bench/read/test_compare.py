@@ -28,15 +28,11 @@ from gatherbench.bench.show.comparison import (
     render_comparison,
 )
 
-from ..written_run import edit
+from ..written_run import FIELDS, change, edit, put
 
 #: Seconds of an epoch of each variant of the CPU's gather.
 THREE = {"naive": 1.7, "pinned": 1.3, "prefetch": 1.1}
 ONE = ("one",)
-FIELDS = {
-    **{"dataset": "tiny", "scale": 1.0, "model": "sage", "hidden": 16, "fanouts": [25, 10]},
-    **{"batch_size": 1000, "max_batches": 0, "seed": 0},
-}
 ENV = {"cpu": {"model": "EPYC", "usable_cores": 2, "logical_cores": 2}}
 
 
@@ -104,7 +100,10 @@ def made(
                     computed = replace(make, basis="declared")
                     rows.append(computed.ok("fetch", metric, unit, value, "ids"))
                 rows.append(make.ok("case", "wall_time", "s", 10.0, "clock"))
-    plan: dict[str, Any] = {"workloads": dict.fromkeys(workloads, FIELDS), "cases": cases}
+    plan: dict[str, Any] = {
+        "workloads": dict.fromkeys(workloads, FIELDS | {"dataset": "tiny"}),
+        "cases": cases,
+    }
     plan["measure"] = {"epochs": 2, "warmup_epochs": 1, "sampling": "live", **measure}
     return run_of(Path("runs") / name, plan, dict(env), frames_of(rows))
 
@@ -476,13 +475,9 @@ def test_the_command_line(make_run):
     assert same.exit_code == 0
     assert "epoch: 3 SAME" in same.output
 
-    def slower(row: dict[str, str]) -> None:
-        if (row["variant"], row["stage"], row["metric"]) == ("naive", "epoch", "wall_time"):
-            row["value"] = str(1.3 * float(row["value"]))
-
-    env = json.loads((pair[1] / "env.json").read_text())
-    (pair[1] / "env.json").write_text(json.dumps({**env, "libraries": {"torch": "9.9"}}))
-    edit(pair[1], slower)
+    change(pair[1] / "env.json", lambda env: env.update(libraries={"torch": "9.9"}))
+    epoch = {"variant": "naive", "stage": "epoch", "metric": "wall_time"}
+    edit(pair[1], put(lambda row: 1.3 * float(row["value"]), **epoch))
     slow = call(*pair, "--json")
     assert slow.exit_code == 1
     content = json.loads(slow.output)

@@ -23,7 +23,7 @@ from gatherbench.bench.run.rows import Key
 from gatherbench.stats.interval import interval_of
 from gatherbench.strategies import registry
 
-from ..written_run import EIGHT, append_rows, edit, fail, put
+from ..written_run import EIGHT, append_rows, edit, fail, put, seen
 
 NAIVE, PINNED, PREFETCH, ZERO_COPY = EIGHT[:4]
 PINNED_ONLY = (PINNED,)
@@ -133,12 +133,11 @@ def test_rates_and_cpu_seconds_are_derived(make_run):
 def test_a_gpu_that_drew_less_than_idle_has_nothing_above_it(make_run):
     """100 J in two epochs of 2 s; 30 W would have been 60 J an epoch."""
     folder = make_run(series=PINNED_ONLY, repeats=1)
-    block = {"gpu_energy": ("J", 100), "epochs": ("1", 2), "window_time": ("s", 4)}
-    rows = [{"metric": m, "unit": unit, "value": value} for m, (unit, value) in block.items()]
-    append_rows(folder, rows, stage="energy", strategy=PINNED[0], variant=PINNED[1])
+    rows = seen("energy", "J", {"gpu_energy": 100}) + seen("energy", "1", {"epochs": 2})
+    rows += seen("energy", "s", {"window_time": 4})
+    append_rows(folder, rows, strategy=PINNED[0], variant=PINNED[1])
     of_the_run = {"workload": "", "dataset": "", "strategy": "", "variant": ""}
-    idle = {"stage": "calibration", "metric": "idle_power", "unit": "W", "value": 30}
-    append_rows(folder, [idle], **of_the_run)
+    append_rows(folder, seen("calibration", "W", {"idle_power": 30}), **of_the_run)
     found = of(gpu_energy(load_run(folder)), *PINNED[:2])
     assert (found["median"], found["idle"], found["above idle"]) == (50, 50, 0)
 

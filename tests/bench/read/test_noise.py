@@ -1,6 +1,5 @@
 """Other work beside a case: found where it was, and said wherever the case's numbers are shown."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,16 +8,25 @@ from gatherbench.bench.read.derive import epoch_times, mostly_noisy, noise, nois
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.answer import cautions
 
-from ..written_run import BASELINE, PINNED, WORKLOAD, Change, append_rows, edit, fail, put
+from ..written_run import (
+    BASELINE,
+    PINNED,
+    WORKLOAD,
+    Change,
+    append_rows,
+    change,
+    edit,
+    fail,
+    put,
+    seen,
+)
 
 
 def read(folder: Path, *changes: Change, cores: int = 2) -> Run:
     """The run in a folder after these changes, of a machine with so many cores."""
     if changes:
         edit(folder, *changes)
-    env = json.loads((folder / "env.json").read_text())
-    env["cpu"]["logical_cores"] = cores
-    (folder / "env.json").write_text(json.dumps(env))
+    change(folder / "env.json", lambda env: env["cpu"].update(logical_cores=cores))
     return load_run(folder)
 
 
@@ -79,8 +87,8 @@ def test_a_series_without_a_quiet_repeat_stays_out_of_the_answer_and_is_named(ma
 
 def test_what_a_hypervisor_gave_to_others_is_other_work(make_run):
     folder = make_run(series=[BASELINE, PINNED], repeats=1, epochs=1)
-    stolen = {"stage": "epoch", "metric": "system_cpu_steal", "unit": "s", "value": 2.0}
-    append_rows(folder, [stolen], epoch=0, strategy=PINNED[0], variant=PINNED[1])
+    stolen = seen("epoch", "s", {"system_cpu_steal": 2.0}, epoch=0)
+    append_rows(folder, stolen, strategy=PINNED[0], variant=PINNED[1])
     assert list(load_run(folder).ended["other_cores"]) == pytest.approx([0, 1])
 
 

@@ -192,16 +192,19 @@ def test_a_case_on_the_host_says_where_its_table_lies_and_what_it_cannot_read(ma
         assert sum(sample["value_s"]) == pytest.approx(stored)
 
 
-def test_what_tunes_beside_a_step_finds_one_that_has_been_made_before(make_job, monkeypatch):
+def test_a_path_is_tuned_once_beside_a_step_that_has_been_made_before(make_job, monkeypatch):
     """The first one may capture; the model that is trained takes no part."""
+    expected = measured(make_job("async_zero_copy"))
     steps, before = [], []
+    found = SetupStep("budget_beside_training", "1", 0.1, "found beside training")
 
-    def tune(_fetcher: HostFetcher, _ids: Any, beside: Any) -> list[SetupStep]:
+    def tune(fetcher: HostFetcher, _ids: Any, beside: Any) -> list[SetupStep]:
         before.append(list(steps))
-        beside()
-        (first, then) = steps
-        assert first is then
-        return []
+        for _ in range(2):
+            beside()
+        assert len({id(one) for one in steps}) == 1
+        fetcher.setup.append(found)  # and all the same it is told once
+        return [found]
 
     def noted(self: Trainer, x: Tensor, batch: Any) -> Tensor:
         steps.append(self)
@@ -211,10 +214,13 @@ def test_what_tunes_beside_a_step_finds_one_that_has_been_made_before(make_job, 
     monkeypatch.setattr(Trainer, "step", noted)
     monkeypatch.setattr(HostFetcher, "tunable", True)
     monkeypatch.setattr(HostFetcher, "tune", tune)
-    measured(make_job())
+    rows = measured(make_job("async_zero_copy"))
     ((spare,),) = before
-    assert spare not in steps[2:]
-    assert len(steps) > 2
+    assert spare not in steps[3:]
+    assert len(steps) > 3
+    for epoch in range(2):
+        assert value(rows, "train", "loss", epoch) == value(expected, "train", "loss", epoch)
+    assert value(rows, "setup", "budget_beside_training") == 0.1
 
 
 def test_rows_are_checked_until_every_buffer_has_been_used_again(make_job):

@@ -140,7 +140,14 @@ def test_where_nothing_can_be_read_it_says_why(tmp_path):
     assert f"cannot read the table {tmp_path / 'none'}: No such file" in str(gone.reason)
 
 
-def test_the_peak_of_a_step_counts_what_it_frees_again():
-    """4 MiB of ones, of which nothing is left."""
-    peak, _ = peak_of(lambda: torch.ones(1 << 20).sum().item(), torch.device("cpu"))
-    assert peak >= 4 << 20
+def test_the_peak_of_work_is_what_its_tensors_take_together():
+    """1000 and 3000 B; what is made behind them is less, and of all nothing is left."""
+
+    def work() -> None:
+        one = torch.empty(1000, dtype=torch.uint8)
+        two = torch.empty(3000, dtype=torch.uint8)
+        del one
+        three = torch.empty(500, dtype=torch.uint8)
+        del two, three
+
+    assert peak_of(work, torch.device("cpu"))[0] == 4000

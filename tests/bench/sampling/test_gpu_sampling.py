@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -23,8 +23,6 @@ from gatherbench.bench.sampling.device_sampler import DeviceSampler
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.datasets.store import open_dataset
 from gatherbench.reason import unsupported
-from gatherbench.strategies.base import SetupStep
-from gatherbench.strategies.host_fetcher import HostFetcher
 
 from ..run.fakes import measured, skipped
 from .minibatches import same
@@ -63,28 +61,6 @@ def test_what_draws_the_minibatches(make_job, monkeypatch, plan, device, asked):
     job = replace(make_job(**plan), device=device)
     epochs.Epochs(job, open_dataset(job.dataset))
     assert found == asked
-
-
-def test_a_path_that_can_be_tuned_is_tuned_beside_a_copy_of_the_training(make_job, monkeypatch):
-    expected = losses(measured(make_job("async_zero_copy", sampling="replay")))
-    calls: list[Tensor] = []
-
-    step = SetupStep("budget_beside_training", "1", 0.1, "found beside training")
-
-    def tune(self: HostFetcher, ids: Tensor, beside: Callable[[], object]) -> list[SetupStep]:
-        calls.append(ids)
-        for _ in range(3):
-            beside()
-        self.setup.append(step)  # and all the same it is told once
-        return [step]
-
-    monkeypatch.setattr(HostFetcher, "tunable", True)
-    monkeypatch.setattr(HostFetcher, "tune", tune)
-    rows = measured(make_job("async_zero_copy", sampling="replay"))
-    assert losses(rows) == expected, "tuning trained the model that is measured"
-    assert len(calls) == 1
-    (row,) = [r for r in rows if r.metric == "budget_beside_training"]
-    assert (row.stage, row.value) == ("setup", 0.1)
 
 
 def test_surroundings_are_there_before_anything_asks_for_the_device(make_job, monkeypatch):

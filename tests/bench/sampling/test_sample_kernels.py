@@ -1,6 +1,5 @@
 """The GPU sampler's kernels: what the CPU draws, under sanitizers, compiled, and wrong ones."""
 
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tests.shim.execute import ShimError
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gatherbench.bench.sampling import device_sampler
 from gatherbench.bench.sampling.device_sampler import DeviceSampler
@@ -20,6 +18,7 @@ from gatherbench.bench.sampling.splitmix import GOLDEN, derive, mix
 from gatherbench.kernels.compiler import compile_source
 from tools.sass import disassemble
 
+from ..model.test_link_compute import Operations
 from .host_kernels import SOURCE, built, on_host
 from .minibatches import same
 
@@ -108,32 +107,15 @@ def test_threads_wait_for_one_another():
     assert all(same(one, right.sample(seeds, seed)) for seed, one in enumerate(drawn))
 
 
-class Operators(TorchDispatchMode):
-    """Counts torch's operators; views and memory launch nothing."""
-
-    FREE = ("empty", "new_empty", "empty_like", "slice", "select", "alias", "view", "detach")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        self.counts[func.overloadpacket.__name__] += 1
-        return func(*args, **(kwargs or {}))
-
-
 def test_a_layer_is_four_launches_and_two_prefix_sums(kernels_on_host):
     """No size is asked for meanwhile; all are copied in the end."""
     sampler, seeds = DeviceSampler(*graph_of(np.int32), (10, 5), HOST), torch.arange(9)
     kernels_on_host.launched.clear()
-    with Operators() as operators:
+    with Operations() as operations:
         sampler.begin(seeds, 0)
     assert kernels_on_host.launched == 2 * list(device_sampler._KERNELS)
-    counts = {name: n for name, n in operators.counts.items() if name not in Operators.FREE}
     checks = {"_unique2": 1, "aminmax": 1, "_local_scalar_dense": 2}
-    assert counts == {"cumsum": 4, "copy_": 2} | checks
+    assert operations.counts == {"cumsum": 4, "copy_": 2} | checks
 
 
 def test_nodes_and_places_beyond_32_bits(kernels_on_host, tmp_path, monkeypatch):

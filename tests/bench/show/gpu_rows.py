@@ -8,20 +8,9 @@ from gatherbench.bench.probe.points import Point, append_row
 from gatherbench.bench.probe.rig import GIB
 from gatherbench.kernels.policies import POLICIES
 
-from ..written_run import append_rows
+from ..written_run import append_rows, seen
 
 MINIBATCHES, ROW_BYTES = 100, 2000
-#: Strategy, variant, and the seconds of an epoch it spends sampling, fetching and training.
-EIGHT = (
-    ("cpu_gather", "naive", (0.2, 1.0, 0.5)),
-    ("cpu_gather", "pinned", (0.2, 0.6, 0.5)),
-    ("cpu_gather", "prefetch", (0.2, 0.45, 0.5)),
-    ("unified_zero_copy", "registered", (0.2, 0.4, 0.5)),
-    ("aligned_zero_copy", "registered,given", (0.2, 0.35, 0.5)),
-    ("aligned_zero_copy", "registered,sorted", (0.2, 0.3, 0.5)),
-    ("async_zero_copy", "mps", (0.2, 0.05, 0.55)),
-    ("all_in_gpu", "default", (0.2, 0.1, 0.5)),
-)
 BUDGETS = {5: 4.0, 10: 2.0, 15: 1.0, 25: 1.0}
 
 
@@ -33,25 +22,16 @@ def add_rows(folder: Path, rows: Iterable[dict[str, object]], **fixed: object) -
 def declare_path(folder: Path, strategy: str, variant: str, **facts: float) -> None:
     """What a case says of an epoch's way, by metric; 1000 B are wanted unless said otherwise."""
     known = {"declared_payload": 1000.0, "copy_engine": 0.0, "gpu_link_read": 0.0, **facts}
-    rows = [
-        {
-            "stage": "fetch",
-            "metric": name,
-            "unit": "1" if "requests" in name else "B",
-            "value": value,
-        }
-        for name, value in known.items()
-    ]
+    units = {name: "1" if "requests" in name else "B" for name in known}
+    rows = [row for name, of in known.items() for row in seen("fetch", units[name], {name: of})]
     add_rows(folder, rows, basis="declared", strategy=strategy, variant=variant)
 
 
 def measure_link(folder: Path, strategy: str, variant: str, *epochs: float) -> None:
     """Bytes from host to device that a sensor saw in each of these epochs."""
-    rows = [
-        {"stage": "epoch", "metric": "pcie_host_to_device", "unit": "B", "value": v, "epoch": n}
-        for n, v in enumerate(epochs)
-    ]
-    add_rows(folder, rows, strategy=strategy, variant=variant)
+    for number, value in enumerate(epochs):
+        rows = seen("epoch", "B", {"pcie_host_to_device": value}, epoch=number)
+        add_rows(folder, rows, strategy=strategy, variant=variant)
 
 
 def add_gpu_metrics(folder: Path, series: Iterable[tuple[str, str]], epochs: int = 4) -> None:
@@ -61,35 +41,21 @@ def add_gpu_metrics(folder: Path, series: Iterable[tuple[str, str]], epochs: int
     """
     for strategy, variant in series:
         key = {"strategy": strategy, "variant": variant}
-        batches = {"stage": "epoch", "metric": "minibatches", "unit": "1", "value": MINIBATCHES}
         watts = 400.0 if variant == "naive" else 300.0
-        add_rows(
-            folder,
-            [
-                {**batches, "epoch": number, "repeat": repeat}
-                for repeat, number in itertools.product(range(3), range(epochs))
-            ],
-            **key,
-        )
-        block = (("gpu_energy", "J", 10 * watts), ("window_time", "s", 10), ("epochs", "1", 10))
-        energy = [
-            {"stage": "energy", "metric": metric, "unit": unit, "value": value}
-            for metric, unit, value in block
+        rows = [
+            row
+            for repeat, number in itertools.product(range(3), range(epochs))
+            for row in seen("epoch", "1", {"minibatches": MINIBATCHES}, epoch=number, repeat=repeat)
         ]
-        add_rows(folder, energy, **key)
-        row = {"stage": "fetch", "metric": "row", "unit": "B", "value": ROW_BYTES}
-        add_rows(folder, [row], basis="declared", **key)
+        rows += seen("energy", "J", {"gpu_energy": 10 * watts})
+        rows += seen("energy", "s", {"window_time": 10}) + seen("energy", "1", {"epochs": 10})
+        rows += seen("fetch", "B", {"row": ROW_BYTES}, basis="declared")
         if strategy == "async_zero_copy":
-            steps = [("train_alone_step_time", 0.5), ("fetch_alone_step_time", 0.8)]
-            steps += [
-                (f"budget_{percent}_gather_time", value) for percent, value in BUDGETS.items()
-            ]
-            steps += [(f"budget_{percent}_step_time", value) for percent, value in BUDGETS.items()]
-            sweep = [
-                {"stage": "setup", "metric": metric, "unit": "s", "value": value}
-                for metric, value in steps
-            ]
-            add_rows(folder, sweep, **key)
+            steps = {"train_alone_step_time": 0.5, "fetch_alone_step_time": 0.8}
+            steps |= {f"budget_{percent}_gather_time": s for percent, s in BUDGETS.items()}
+            steps |= {f"budget_{percent}_step_time": s for percent, s in BUDGETS.items()}
+            rows += seen("setup", "s", steps)
+        add_rows(folder, rows, **key)
 
 
 def write_micro(folder: Path, policies: Iterable[str] = tuple(POLICIES)) -> Path:

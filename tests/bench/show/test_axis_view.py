@@ -11,8 +11,8 @@ from gatherbench.bench.show.drawing import draw
 from gatherbench.bench.show.views.axis import chart
 
 from ..disk_run import write_disk
+from ..printed import stands_free
 from ..ranks_run import write_ranks
-from .pictures import stands_free
 from .test_show import all_of, shown
 
 ALIGNED = ("aligned_zero_copy", "given")

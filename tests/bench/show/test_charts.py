@@ -15,8 +15,7 @@ from gatherbench.bench.show.views.resources import cpu_core_seconds
 from gatherbench.strategies.registry import STRATEGIES
 
 from ..printed import charts_of, lines_of
-from ..written_run import edit
-from .gpu_rows import EIGHT
+from ..written_run import EIGHT, edit, fail
 
 TWO = EIGHT[:2]
 CHARTS = (epoch_breakdown, speedup, cpu_core_seconds)
@@ -81,12 +80,7 @@ def test_what_was_not_measured_is_named_in_its_place(run_of, draw):
 
 def test_a_series_with_some_bad_repeats_is_drawn_and_says_so(make_run):
     folder = make_run(series=TWO)
-
-    def time_out(row: dict[str, str]) -> None:
-        if (row["stage"], row["variant"], row["repeat"]) == ("case", "pinned", "2"):
-            row |= {"value": "", "status": "failed", "reason": "timed out"}
-
-    edit(folder, time_out)
+    edit(folder, fail("timed out", "pinned", "2"))
     run = load_run(folder)
     pinned = bars(epoch_breakdown(run))["cpu_gather", "pinned"]
     assert pinned["note"] == "1 of 3 repeats failed: timed out"

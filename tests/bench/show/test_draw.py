@@ -12,9 +12,8 @@ from gatherbench.bench.show.view import save_all
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
 from gatherbench.bench.show.views.resources import cpu_core_seconds
 
-from ..printed import charts_of, lines_of, without_tables
-from .gpu_rows import EIGHT
-from .pictures import stands_free, texts
+from ..printed import charts_of, lines_of, stands_free, texts, without_tables
+from ..written_run import EIGHT
 
 FOUR = (
     "wordnet-sage16x2-b1000-1f2e3d4c",
@@ -84,7 +83,7 @@ def test_of_a_wait_that_a_gpu_s_stages_overlap_only_what_they_leave_is_drawn(
 
 @pytest.mark.parametrize("make", [speedup, epoch_breakdown, cpu_core_seconds])
 def test_no_text_overlaps_or_leaves_the_paper(run_of, make):
-    failures = {("async_zero_copy", "mps"): ("failed", "out of memory " * 20)}
+    failures = {("async_zero_copy", "stream"): ("failed", "out of memory " * 20)}
     series, fixed = [*EIGHT, LONG], {"workloads": FOUR, "failures": failures, "jitter": 0.1}
     stands_free(draw(make(run_of(series=series, modelled=[LONG], repeats=1, **fixed))))
 

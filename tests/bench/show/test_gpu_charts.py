@@ -14,10 +14,9 @@ from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.drawing import draw
 from gatherbench.bench.show.views.resources import gpu_energy_per_epoch
 
-from ..printed import lines_of
-from ..written_run import WORKLOAD, edit
+from ..printed import lines_of, stands_free
+from ..written_run import WORKLOAD, edit, seen
 from .gpu_rows import add_rows
-from .pictures import stands_free
 
 MakeRun = Callable[..., Path]
 SERIES = (
@@ -34,18 +33,18 @@ BLOCKS = {"cpu_gather": (3400.0, 17.0), "aligned_zero_copy": (2100.0, 10.5)}
 def folder(make_run: MakeRun) -> Path:
     """A run on a made-up GPU: two series with energy, one without, and an idle power."""
     made = make_run(series=SERIES, backend="cuda", machine="nvidia-h200", repeats=2)
-    nobody = {"workload": "", "dataset": "", "strategy": "", "variant": "", "stage": "calibration"}
-    add_rows(made, [{"metric": "idle_power", "unit": "W", "value": IDLE_W}], **nobody)
+    nobody = {"workload": "", "dataset": "", "strategy": "", "variant": ""}
+    add_rows(made, seen("calibration", "W", {"idle_power": IDLE_W}), **nobody)
     lost = {"status": "failed", "reason": "failed: the GPU is lost; reset it"}
     for (strategy, variant, _), repeat in itertools.product(SERIES, (0, 1)):
-        at = {"strategy": strategy, "variant": variant, "repeat": repeat, "stage": "energy"}
+        at = {"strategy": strategy, "variant": variant, "repeat": repeat}
         if strategy not in BLOCKS:
-            add_rows(made, [{"metric": "gpu_energy", "unit": "J", "value": "", **lost}], **at)
+            add_rows(made, seen("energy", "J", {"gpu_energy": ""}), **at, **lost)
             continue
         joules, seconds = BLOCKS[strategy]
-        block = (("gpu_energy", "J", joules * (1 + 0.1 * repeat)), ("window_time", "s", seconds))
-        block += (("epochs", "1", 10),)
-        add_rows(made, [{"metric": m, "unit": u, "value": v} for m, u, v in block], **at)
+        rows = seen("energy", "J", {"gpu_energy": joules * (1 + 0.1 * repeat)})
+        rows += seen("energy", "s", {"window_time": seconds}) + seen("energy", "1", {"epochs": 10})
+        add_rows(made, rows, **at)
     return made
 
 

@@ -1,6 +1,5 @@
 """What the host does in an epoch: what it needs to issue it, and how fast it gathers."""
 
-import json
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -13,7 +12,7 @@ from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.views.resources import GATHER, ISSUE, gather_rates
 
-from ..written_run import BASELINE, PAYLOAD_BYTES, PINNED, ZERO_COPY, write_run
+from ..written_run import BASELINE, PAYLOAD_BYTES, PINNED, ZERO_COPY, change, seen, write_run
 
 #: Epochs of 1.71 s (the baseline), 0.81 and 1.01 s, of 20 minibatches each.
 UNIFIED = ("unified_zero_copy", "registered", (0.2, 0.1, 0.5))
@@ -28,9 +27,8 @@ def issued(train: float, fetch: float, drain: float, waited: float | None = None
         if epoch >= 0:
             values = {"issue_train": train, "issue_fetch": fetch, "drain": drain}
             values |= {} if waited is None else {"wait_sample": waited}
-            for metric, value in values.items():
-                yield {"stage": "host", "metric": metric, "unit": "s", "value": value}
-            yield {"stage": "epoch", "metric": "minibatches", "unit": "1", "value": 20}
+            yield from seen("host", "s", values)
+            yield from seen("epoch", "1", {"minibatches": 20})
 
     return more
 
@@ -133,9 +131,7 @@ def test_on_the_host_nothing_is_issued(run_of):
 @pytest.mark.parametrize(("sampling", "workers"), [("gpu", 0), ("live", 2)])
 def test_where_a_gpu_draws_no_threads_do(tmp_path, sampling, workers):
     folder = write_run(tmp_path / "box" / "20261121-quick-abc1", backend="cuda", sampling=sampling)
-    plan = json.loads((folder / "plan.json").read_text())
-    plan["measure"]["sampler_workers"] = 2
-    (folder / "plan.json").write_text(json.dumps(plan))
+    change(folder / "plan.json", lambda plan: plan["measure"].update(sampler_workers=2))
     assert load_run(folder).sampler_workers == workers
 
 
@@ -163,19 +159,16 @@ def test_what_issues_and_what_else_it_does_is_not_known_counts_draws_and_steps_a
 
 # The gather of the CPU in the loop beside what it does alone.
 
-#: Alone: 8 MB in 1 ms, which is 8 GB/s.
-ALONE = {"gathered": ("B", 8e6), "gather_time": ("s", 1e-3)}
-
 
 def gathering(alone: bool = True, **seconds: float) -> Any:
-    """The seconds in which each variant gathers the rows of an epoch."""
+    """The seconds in which each variant gathers an epoch's rows; alone 8 MB take it 1 ms."""
 
     def more(case: tuple[str, str, str], _repeat: int, epoch: int) -> Iterator[Mapping[str, Any]]:
         if epoch < 0 and alone:
-            for metric, (unit, value) in ALONE.items():
-                yield {"stage": "setup", "metric": metric, "unit": unit, "value": value}
+            yield from seen("setup", "B", {"gathered": 8e6})
+            yield from seen("setup", "s", {"gather_time": 1e-3})
         if epoch >= 0 and (taken := seconds.get(case[2])) is not None:
-            yield {"stage": "fetch", "metric": "gather_time", "unit": "s", "value": taken}
+            yield from seen("fetch", "s", {"gather_time": taken})
 
     return more
 

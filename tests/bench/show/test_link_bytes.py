@@ -19,7 +19,7 @@ from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.page import render_report
 from gatherbench.bench.show.views.requests import data_path, link_traffic
 
-from ..written_run import write_run
+from ..written_run import seen, write_run
 from .gpu_rows import add_rows, declare_path, measure_link
 from .test_show import all_of
 
@@ -139,15 +139,13 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "plan.json").write_text(json.dumps(plan))
     for strategy, variant, _, kept, found in KEPT:
         case = {"strategy": strategy, "variant": variant}
-        table = {"stage": "setup", "metric": "table", "unit": "B", "value": 1000}
-        add_rows(folder, [table], **case)
+        add_rows(folder, seen("setup", "B", {"table": 1000}), **case)
         reads = 0 if strategy == "cpu_gather" else 1000 - 10 * (found or kept / 10)
         facts = {"row": 10.0, "gpu_table": kept, "gpu_link_read": reads, "copy_engine": 8}
         facts["gpu_memory_read"] = 0 if strategy == "cpu_gather" else 1000 - reads
         declare_path(folder, strategy, variant, **facts)
-        hits = {"stage": "fetch", "metric": "rows_on_device", "unit": "1", "value": found}
         if found is not None:  # of the 200 M rows in the 2 GB of an epoch of `write_run`
-            hits["value"] = found * 2e6 + 1e6
+            (hits,) = seen("fetch", "1", {"rows_on_device": found * 2e6 + 1e6})
             add_rows(folder, [hits | {"repeat": n} for n in range(3)], epoch=0, **case)
     return folder
 
@@ -178,7 +176,7 @@ def test_paths_that_keep_nothing_have_no_table(make_run):
     folder = make_run(declared=True)
     run = load_run(folder)
     assert not {"declared", "counted"} & {column.field for column in data_path(run).columns}
-    nothing = {"stage": "fetch", "metric": "rows_on_device", "unit": "1", "value": 0}
+    (nothing,) = seen("fetch", "1", {"rows_on_device": 0})
     path = {"strategy": "unified_zero_copy", "variant": "registered", "backend": "host"}
     path |= {"machine": "cpu-amd-epyc-2c"}
     add_rows(folder, [nothing | {"repeat": n} for n in range(3)], epoch=0, **path)

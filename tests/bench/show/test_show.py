@@ -23,11 +23,10 @@ from gatherbench.bench.show.run import render, render_all
 from gatherbench.bench.show.views.checks import PLAN
 from gatherbench.bench.show.views.epochs import epoch_breakdown, speedup
 
-from ..written_run import append_rows, edit
+from ..written_run import BASELINE as NAIVE
+from ..written_run import PINNED, append_rows, edit, fail, seen
 
 SORTED = ("aligned_zero_copy", "registered,sorted", (0.2, 0.3, 0.5))
-NAIVE = ("cpu_gather", "naive", (0.2, 1.0, 0.5))
-PINNED = ("cpu_gather", "pinned", (0.2, 0.6, 0.5))
 MILLISECONDS = ("unified_zero_copy", "registered", (0.002, 0.01, 0.005))
 
 
@@ -87,10 +86,9 @@ def test_a_hidden_fetch_has_no_rate(make_run):
     folder = make_run(series=[NAIVE, SORTED])
     run = load_run(folder)
     assert table(run)["rate"].notna().all()
-    ahead = {"stage": "fetch", "metric": "lookahead", "unit": "1", "basis": "declared"}
     for repeat, (lookahead, hidden) in enumerate(((0.0, False), (1.0, True))):
         one = {"strategy": SORTED[0], "variant": SORTED[1], "repeat": repeat}
-        append_rows(folder, [{**ahead, "value": lookahead}], **one)
+        append_rows(folder, seen("fetch", "1", {"lookahead": lookahead}, basis="declared"), **one)
         rates = table(load_run(folder)).set_index("strategy")["rate"]
         assert pd.isna(rates["aligned_zero_copy"]) == hidden
         assert pd.notna(rates["cpu_gather"])
@@ -132,12 +130,7 @@ def test_a_reason_names_the_workloads_where_it_does_not_hold_for_all(make_run):
     why = ("failed", "out of memory")
     failures = {(two[1], *SORTED[:2]): why, (two[1], *NAIVE[:2]): why}
     folder = make_run(series=[NAIVE, SORTED], failures=failures, workloads=two, repeats=2)
-
-    def once(row: dict[str, str]) -> None:
-        if row["stage"] == "case" and row["repeat"] == "1" and row["variant"] == "naive":
-            row |= {"value": "", "status": why[0], "reason": why[1]}
-
-    edit(folder, once)
+    edit(folder, fail(why[1], "naive", "1"))
     text, on = " ".join(all_of(folder).split()), [*load_run(folder).names.values()]
     assert (
         f"failed: {names} (1 of 2 repeats) on {on[0]}; {names}, aligned_zero_copy (registered,"

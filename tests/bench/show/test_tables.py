@@ -1,6 +1,5 @@
 """Reading a run's folder, and published figures: all is found, and what is wrong is named."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +12,15 @@ from gatherbench.bench.read.tables import RunError, load_reference, load_run, ne
 from gatherbench.bench.run.part import StoreError
 from gatherbench.bench.run.rows import HEADER
 
+from ..written_run import WORKLOAD, change
+
 
 def test_a_run_has_a_name_its_workloads_and_samples(make_run):
     run = load_run(make_run())
     assert set(run.epochs["dataset"]) == {"wordnet"}
     assert len(run.samples) == 3 * 3 * 4
     assert run.run_id == "20261121-quick-abc123"
-    assert run.workloads == ["wordnet-sage16x2-b1000-1f2e3d4c"]
+    assert run.workloads == [WORKLOAD]
 
 
 def drop(*names: str) -> Callable[[Path], object]:
@@ -37,17 +38,12 @@ def tear_last_line(folder: Path) -> None:
 
 
 def foreign_workload(folder: Path) -> None:
-    plan = json.loads((folder / "plan.json").read_text())
-    plan["workloads"] = {"another": next(iter(plan["workloads"].values()))}
-    for case in plan["cases"]:
-        case["workload"] = "another"
-    (folder / "plan.json").write_text(json.dumps(plan))
+    text = (folder / "plan.json").read_text()
+    (folder / "plan.json").write_text(text.replace(WORKLOAD, "another"))
 
 
 def plan_without_cases(folder: Path) -> None:
-    plan = json.loads((folder / "plan.json").read_text())
-    del plan["cases"]
-    (folder / "plan.json").write_text(json.dumps(plan))
+    change(folder / "plan.json", lambda plan: {n: of for n, of in plan.items() if n != "cases"})
 
 
 def two_values(folder: Path) -> None:

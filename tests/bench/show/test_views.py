@@ -24,6 +24,7 @@ from gatherbench.bench.show.views.checks import readings, setup
 from gatherbench.bench.show.views.epochs import EPOCHS
 from gatherbench.bench.show.views.registry import PLUGINS, VIEWS, views_of
 
+from ..written_run import seen
 from .gpu_rows import add_rows
 from .test_show import line_of, printed
 
@@ -33,11 +34,10 @@ EXTENDING = Path(__file__).parents[3] / "docs" / "extending.md"
 def test_of_set_up_no_time_of_day_is_shown_and_nothing_that_has_no_value(make_run):
     series = [("cpu_gather", "naive", (0.2, 1.0, 0.5))]
     folder = make_run("20261121-quick-aaaaaa", series=series, repeats=1)
-    told = {"stage": "setup", "metric": "open_time", "unit": "s", "value": 0.25}
-    began = told | {"metric": "process_began", "value": 1.8e9}
-    none = told | {"metric": "numa_node", "unit": "1", "value": None, "status": "skipped"}
-    none["reason"] = "unsupported: not bound"
-    add_rows(folder, [told, began, none], strategy="cpu_gather", variant="naive")
+    told = seen("setup", "s", {"open_time": 0.25, "process_began": 1.8e9})
+    none = {"status": "skipped", "reason": "unsupported: not bound"}
+    told += seen("setup", "1", {"numa_node": None}, **none)
+    add_rows(folder, told, strategy="cpu_gather", variant="naive")
     shown = {column.field for column in setup(load_run(folder)).columns}
     assert "setup.open_time" in shown
     assert not shown & {"setup.process_began", "setup.numa_node"}
@@ -178,8 +178,7 @@ def test_what_any_meter_reads_of_an_epoch_is_shown(run_of):
 
     def more(_case: object, _repeat: int, epoch: int) -> Iterator[Mapping[str, Any]]:
         if epoch >= 0:
-            value = 3.0 + 2 * (epoch % 2)
-            yield {"stage": "epoch", "metric": "moon_light", "unit": "W", "value": value}
+            yield from seen("epoch", "W", {"moon_light": 3.0 + 2 * (epoch % 2)})
 
     table = readings(run_of(more=more, epochs=2))
     assert set(table.data()["epoch.moon_light_W"]) == {4.0}

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
 #: Strategy, variant and the seconds of an epoch.
-BASELINE = ("cpu_gather", "naive", 2.0)
+NAIVE = ("cpu_gather", "naive", 2.0)
 PINNED = ("cpu_gather", "pinned", 1.5)
 ALIGNED = ("aligned_zero_copy", "given", 0.8)
 BOUND = ("all_in_gpu", "default", 0.5)
-ALL = (BASELINE, PINNED, ALIGNED, BOUND)
+ALL = (NAIVE, PINNED, ALIGNED, BOUND)
 WORKLOAD = "wordnet-sage16x2-b1000-5f292758"
 
 Series = tuple[str, str, float]

@@ -13,11 +13,9 @@ from gatherbench.bench.show.terminal import in_terminal
 from gatherbench.bench.show.view import shown as shown_of
 from gatherbench.bench.show.views.model import MODEL, model_errors
 
-from ...written_run import edit
+from ...written_run import edit, put
 from ..test_show import all_of, printed
-
-NAIVE = ("cpu_gather", "naive", 2.0)
-ALIGNED = ("aligned_zero_copy", "given", 0.8)
+from .conftest import ALIGNED, NAIVE
 
 
 def of_the_model(folder: Path) -> str:
@@ -78,12 +76,7 @@ def test_the_report_says_how_far_the_model_is_off(make_run, tmp_path):
 def test_nothing_that_was_modelled_is_no_table(make_run):
     profile = load_profile("rtx3090-pcie4").to_toml()
     still = make_run([ALIGNED], backend="cuda", declared=True)  # nothing crosses the link
-
-    def stays(row: dict[str, str]) -> None:
-        if row["metric"] == "gpu_link_read":
-            row["value"] = "0.0"
-
-    edit(still, stays)
+    edit(still, put(lambda _: 0.0, metric="gpu_link_read"))
     (still / "profile.toml").write_text(profile)
     assert "Roofline for" not in of_the_model(still)
     assert model_errors(load_run(still)) is not None, "it does not hang on a roofline"

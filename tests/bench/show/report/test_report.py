@@ -28,11 +28,7 @@ from gatherbench.bench.show.views.model import roofline_chart
 from gatherbench.bench.show.views.requests import data_path
 
 from ...written_run import edit
-
-NAIVE = ("cpu_gather", "naive", 2.0)
-PINNED = ("cpu_gather", "pinned", 1.5)
-ALIGNED = ("aligned_zero_copy", "given", 0.8)
-BOUND = ("all_in_gpu", "default", 0.5)
+from .conftest import ALIGNED, BOUND, NAIVE, PINNED
 
 
 def test_the_answer_stands_at_the_head_with_what_to_do(make_run):
