@@ -8,21 +8,22 @@ table is written as Parquet, too, which is read if there is no CSV.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import csv, parquet
 from pydantic import TypeAdapter, ValidationError
 
 from gatherbench.bench.meters.base import LEAST, MOST, UNITS
@@ -73,7 +74,6 @@ _WHOLE = ("rank", "repeat", "block", "epoch", "schema_version")
 _MAY_BE_MISSING = ("status", "reason", "borrowed", "source")
 #: The remedy for a file of a run that cannot be made again.
 RESTORE = "put a whole copy of it there, or measure again in a new folder: gatherbench run PLAN"
-_case = itemgetter(*OF_CASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +180,11 @@ def frames_of(rows: Iterable[Row], before: Frames | None = None) -> Frames:
         StoreError: an observation occurs twice among the rows, or two have one column.
     """
     before = before or Frames()
-    columns = dict(before.columns)
-    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
-    missing: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
-    first = int(before.epochs["block"].max()) + 1 if len(before.epochs) else 0
+    columns, process = dict(before.columns), dict[CaseId, int]()
     numbers: dict[float | None, int] = {}  # of processes whose paths take turns
-    process: dict[CaseId, int] = {}
+    first = int(before.epochs["block"].max()) + 1 if len(before.epochs) else 0
+    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
+    noted: dict[tuple[Any, ...], list[int]] = defaultdict(list)  # the epochs of each reason
     for row in rows:
         if not row.workload:
             continue
@@ -196,21 +195,24 @@ def frames_of(rows: Iterable[Row], before: Frames | None = None) -> Frames:
         keys = {"run": row.run_id, **{name: getattr(row, name) for name in _RUN_KEYS[1:]}}
         keys["basis"] = "measured" if row.basis == "declared" else row.basis
         keys["borrowed"] = row.borrowed or None
-        in_epoch = {"block": process.get(key_of(row), -1), "epoch": row.epoch}
-        new = keys | ({"status": None, "reason": None} if row.epoch < 0 else in_epoch)
-        line = lines.setdefault((*keys.values(), row.epoch), new)
+        more: dict[str, Any] = {"status": None, "reason": None}
+        table, case = CASES, tuple(keys[name] for name in OF_CASE)
+        if row.epoch >= 0:
+            table, more = EPOCHS, {"block": process.get(key_of(row), -1), "epoch": row.epoch}
+        line = lines.setdefault((table, case, row.machine, row.backend, row.epoch), keys | more)
+        line["commit"] = row.commit  # of a case as a whole that of its last process
         if reason := _put(row, line, columns):
-            missing[tuple(reason.values())].append(reason | {"epoch": row.epoch})
-    made: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for line in lines.values():
-        made[EPOCHS if "epoch" in line else CASES].append(line)
-    counts = Counter(map(_case, made[EPOCHS]))
-    for alike in missing.values():
-        in_all = alike[0]["table"] == EPOCHS and len(alike) == counts[_case(alike[0])]
-        made["reasons"] += [alike[0] | {"epoch": -1}] if in_all else alike
-    for line in made[CASES]:
-        if line["status"] is not None:
-            line[COUNT] = counts[_case(line)]
+            noted[table, case, tuple(reason.items())].append(row.epoch)
+    counts = Counter(case for table, case, *_ in lines if table == EPOCHS)
+    made = defaultdict[str, list[dict[str, Any]]](list)
+    for (table, case, *_), line in lines.items():
+        if line.get("status") is not None:
+            line[COUNT] = counts[case]
+        made[table].append(line)
+    for (table, case, items), epochs in noted.items():
+        reason = dict(zip(OF_CASE, case, strict=True)) | {"table": table} | dict(items)
+        in_all = table == EPOCHS and len(epochs) == counts[case]
+        made["reasons"] += [reason | {"epoch": epoch} for epoch in ([-1] if in_all else epochs)]
     tables = {name: _behind(before.table(name), name, made[name]) for name in TABLES}
     return Frames(**tables, columns=columns)
 
@@ -219,8 +221,7 @@ def _put(row: Row, line: dict[str, Any], columns: dict[str, Column]) -> dict[str
     """Put an observation into its line; return what ``reasons`` says of it, if anything."""
     source = _READ.sub("[samples=N, ", row.source)
     column = Column(row.stage, row.metric, row.unit, row.basis == "declared", source)
-    name = column.name
-    known = columns.setdefault(name, column)
+    known = columns.setdefault(name := column.name, column)
     if replace(known, source=source) != column:
         both = " and ".join(f"{clash.stage}.{clash.metric}" for clash in (column, known))
         raise StoreError(f"{both} have one column, {name}: rename one")
@@ -235,11 +236,9 @@ def _put(row: Row, line: dict[str, Any], columns: dict[str, Column]) -> dict[str
     how = {"status": row.status, "reason": row.reason}
     if ends := name == ENDED.name:
         line |= how
-    if source == known.source and (ends or row.value is not None):
-        return None
-    about = {"table": CASES if row.epoch < 0 else EPOCHS, "column": name, **how}
-    about["source"] = source if source != known.source else None
-    return {key: line[key] for key in OF_CASE} | about
+    other = source if source != known.source else None
+    missing = row.value is None and not ends
+    return {"column": name, **how, "source": other} if other or missing else None
 
 
 def _behind(before: pd.DataFrame, name: str, lines: Sequence[dict[str, Any]]) -> pd.DataFrame:
@@ -290,14 +289,33 @@ def read_frames(folder: Path, newer: Collection[CaseId] = ()) -> Frames:
     return Frames(**tables, columns=columns)
 
 
-def _read_columns(path: Path) -> dict[str, Column]:
+@contextmanager
+def reading(path: Path, fault: str = "cannot be read: {}", remedy: str = RESTORE) -> Iterator[None]:
+    """Name the file and the remedy if reading it fails.
+
+    Raises:
+        StoreError: it cannot be read; or ``fault``, with the words of any other error.
+    """
     try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}; {remedy}") from error
+    except (ValueError, RecursionError, pa.ArrowException) as error:
+        why = plain(str(error).partition("\n")[0])
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise StoreError(f"{path}: {fault.format(why)}; {remedy}") from error
+
+
+def _read_columns(path: Path) -> dict[str, Column]:
+    other = "read it with the gatherbench version that wrote it"
+    if not path.exists() and path.with_name("rows.csv").exists():
+        raise StoreError(f"{path}: cannot be read: schema version 3, which has a rows.csv; {other}")
+    with reading(path, "not the columns of a run ({})"):
         described = cleaned(tomllib.loads(read_bytes(path).decode()))
         if (version := described.pop("schema_version", None)) != SCHEMA_VERSION:
-            raise ValueError(
-                f"schema version {version}, expected {SCHEMA_VERSION}; read it with the gatherbench"
-                " version that wrote it"
-            )
+            raise ValueError(f"schema version {version}, expected {SCHEMA_VERSION}; {other}")
         columns = _COLUMNS.validate_python(described)
         for name, column in columns.items():
             if column.unit not in UNITS:
@@ -306,17 +324,6 @@ def _read_columns(path: Path) -> dict[str, Column]:
                 what = "a column with its stage, metric and unit"
                 raise ValueError(f"{name}: {what} is {column.name!r}")
         return columns
-    except OSError as error:
-        old = path.with_name("rows.csv").exists()
-        why = "schema version 3, which has a rows.csv" if old else f"{error.strerror}; {RESTORE}"
-        remedy = "; read it with the gatherbench version that wrote it" if old else ""
-        raise StoreError(f"{path}: cannot be read: {why}{remedy}") from error
-    except (ValueError, RecursionError) as error:
-        why = plain(error)
-        if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise StoreError(f"{path}: not the columns of a run ({why}); {RESTORE}") from error
 
 
 def read_table(
@@ -327,35 +334,25 @@ def read_table(
     Raises:
         StoreError: the file cannot be read, or is not such a table.
     """
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-    from pyarrow import parquet
-
-    try:
+    with reading(path, "not a table of a run ({})"):
         data = read_bytes(path)
         if path.suffix == ".parquet":
-            table = parquet.read_table(io.BytesIO(data))
-        else:
-            if not data.endswith(b"\n"):
-                raise ValueError("its last line is cut off")
-            if b"\0" in data:
-                raise ValueError("it holds bytes that are no text")
-            header = next(csv.reader([data.partition(b"\n")[0].decode()]), [])
-            kinds = dict.fromkeys(header, pa.float64()) | dict.fromkeys(keys, pa.string())
-            kinds |= {key: pa.int32() for key in keys if key in _WHOLE}
-            table = arrow_csv.read_csv(
-                io.BytesIO(data),
-                read_options=arrow_csv.ReadOptions(use_threads=False),  # so that errors have a line
-                convert_options=arrow_csv.ConvertOptions(
-                    column_types=kinds, null_values=[""], strings_can_be_null=True
-                ),
-            )
+            return _checked(parquet.read_table(io.BytesIO(data)), keys, numbers, times)
+        if not data.endswith(b"\n"):
+            raise ValueError("its last line is cut off")
+        if b"\0" in data:
+            raise ValueError("it holds bytes that are no text")
+        kinds = dict.fromkeys(numbers, pa.float64()) | dict.fromkeys(keys, pa.string())
+        table = csv.read_csv(
+            io.BytesIO(data),
+            read_options=csv.ReadOptions(use_threads=False),  # so that errors have a line
+            convert_options=csv.ConvertOptions(
+                column_types=kinds | dict.fromkeys(_WHOLE, pa.int32()),
+                null_values=[""],
+                strings_can_be_null=True,
+            ),
+        )
         return _checked(table, keys, numbers, times)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror}; {RESTORE}") from error
-    except (ValueError, pa.ArrowException) as error:
-        why = plain(str(error).partition("\n")[0])
-        raise StoreError(f"{path}: not a table of a run ({why}); {RESTORE}") from error
 
 
 def _checked(

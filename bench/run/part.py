@@ -141,7 +141,7 @@ def _whole_lines(file: BinaryIO) -> Iterator[tuple[int, Record]]:
 
 
 def read_part(path: Path) -> Iterator[Record]:
-    """Read the records of a part.
+    """Read the records of a part; those of an observation have it as ``row``, too.
 
     Raises:
         StoreError: a line is damaged, or the path is not a file.
@@ -150,9 +150,11 @@ def read_part(path: Path) -> Iterator[Record]:
     try:
         with open_file(path) as file:
             for _, record in _whole_lines(file):
+                if record["kind"] in ("row", "end"):
+                    record["row"] = Row(**{name: record[name] for name in HEADER})
                 yield record
                 number += 1
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, OverflowError) as error:
         raise StoreError(
             f"{path}: line {number}: {error}; delete the file and resume the run: its cases are"
             " measured again"
@@ -187,17 +189,8 @@ class Tail:
 
 
 def rows_of(records: Iterable[Record], kind: str = "row") -> list[Row]:
-    """Return the rows among the records of a part.
-
-    Raises:
-        StoreError: one of them is not a row.
-    """
-    try:
-        return [Row(**{n: r[n] for n in HEADER}) for r in records if r["kind"] == kind]
-    except (ValueError, TypeError, OverflowError) as error:
-        raise StoreError(
-            f"a row in the parts of a run is none ({error}); delete parts/ in its folder and resume"
-        ) from error
+    """Return the rows among the records of a part."""
+    return [record["row"] for record in records if record["kind"] == kind]
 
 
 def counted(path: Path) -> Iterator[Record]:
@@ -224,10 +217,10 @@ class SoFar:
         ended: its last row, after which no other process continues it.
     """
 
-    _rows: dict[tuple[object, ...], Row] = field(default_factory=dict)
     blocks: int = 0
     spent_s: float = 0.0
     ended: Row | None = None
+    _rows: dict[tuple[object, ...], Row] = field(default_factory=dict)
     _compared: int = 0
 
     def add(self, records: list[Record]) -> None:
@@ -238,13 +231,8 @@ class SoFar:
         rows: dict[tuple[object, ...], Row] = {}
         for row in rows_of(records):
             rows.setdefault((row.epoch, row.stage, row.metric, row.basis, row.rank), row)
-            # One line tells of the case as a whole: it has one commit, the last.
-            commit = row.commit
-        self._rows.update(rows)
-        if rows:
-            for key, row in self._rows.items():
-                if row.epoch < 0:
-                    self._rows[key] = replace(row, commit=commit)
+            self._last = row
+        self._rows |= rows
         for record in records:
             if record["kind"] == "block":
                 self.blocks, self.spent_s = record["number"] + 1, record["wall_time_s"]
@@ -257,7 +245,7 @@ class SoFar:
         rows = list(self._rows.values())
         if self.ended is not None:
             return [*rows, self.ended]
-        make = replace(rows[0], basis="measured", rank=-1, borrowed="")
+        make = replace(self._last, basis="measured", rank=-1, borrowed="")
         compared = make.ok(CHECK_STAGE, "rows", "1", self._compared, COMPARED_EACH)
         return [*rows, compared, make.ok(CASE_STAGE, CASE_METRIC, "s", self.spent_s, CUT_OFF)]
 

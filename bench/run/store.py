@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
-import pyarrow as pa
 
 from gatherbench.bench.run.frames import (
     RESTORE,
@@ -44,6 +43,7 @@ from gatherbench.bench.run.frames import (
     ids_in,
     read_frames,
     read_table,
+    reading,
 )
 from gatherbench.bench.run.part import LISTS, CaseId, SoFar, StoreError, counted, take_in
 from gatherbench.bench.run.rows import HEADER, Row, table_of
@@ -140,17 +140,13 @@ class RunStore:
     def _list(self, kind: str) -> pd.DataFrame:
         path, kinds = self.folder / f"{kind}.parquet", LISTS[kind]
         before = pd.DataFrame(columns=list(kinds))
-        try:
+        remedy = "put a whole copy of it there, or delete it: the rows are read without it"
+        with reading(path, "cannot be read ({})", remedy):
             if path.exists():
                 with open_file(path) as file:
                     before = pd.read_parquet(file)
             if missing := kinds.keys() - set(before.columns):
                 raise ValueError(f"it has no column {min(missing)!r}")
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise StoreError(
-                f"{path}: cannot be read ({error}); put a whole copy of it there, or delete it: the"
-                " rows are read without it"
-            ) from error
         records = [r for part in self._parts() for r in counted(part) if r["kind"] == kind]
         if not records:
             return before
@@ -229,11 +225,8 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
+    with reading(path):
         content = read_json(path)
         if not isinstance(content, dict):
             raise ValueError("it is not a JSON object")
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise StoreError(f"{path}: cannot be read: {why}; {RESTORE}") from error
-    return content
+        return content
