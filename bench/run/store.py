@@ -124,18 +124,17 @@ class RunStore:
 
     def frames(self) -> Frames:
         """Return the tables, with the parts' records in place of a case's older ones."""
+        return _read_again(self._tables)
 
-        def read() -> Frames:
-            cases = self.so_far()
-            frames = read_frames(self.folder, cases)
-            rows = chain.from_iterable(case.rows for case in cases.values())
-            return frames_of(rows, frames.without(cases)) if cases else frames
-
-        return self._unchanged(read)
+    def _tables(self) -> Frames:
+        cases = self.so_far()
+        frames = read_frames(self.folder, cases)
+        rows = chain.from_iterable(case.rows for case in cases.values())
+        return frames_of(rows, frames.without(cases)) if cases else frames
 
     def lists(self, kind: str) -> pd.DataFrame:
         """Return the table ``samples`` or ``timeline`` (:data:`LISTS`)."""
-        return self._unchanged(partial(self._list, kind))
+        return _read_again(partial(self._list, kind))
 
     def _list(self, kind: str) -> pd.DataFrame:
         path, kinds = self.folder / f"{kind}.parquet", LISTS[kind]
@@ -154,21 +153,6 @@ class RunStore:
         table = pd.concat(tables, ignore_index=True)
         kept = before[~among(before, set(ids_in(table)))]
         return (pd.concat([kept, table]) if len(kept) else table).astype(kinds)
-
-    def _unchanged(self, read: Callable[[], _T]) -> _T:
-        """Return what is read; again if that fails and a file has changed, as when the run ends."""
-        before = None
-        while True:
-            now = []
-            for path in (*sorted(self.folder.glob("*.*")), *self._parts()):
-                with suppress(FileNotFoundError):
-                    now.append((path, path.stat().st_size, path.stat().st_mtime_ns))
-            try:
-                return read()
-            except StoreError:
-                if now == before:
-                    raise
-                before = now
 
     def calibration(self) -> pd.DataFrame:
         """Return the observations of the run as a whole: :data:`HEADER`; empty without a GPU."""
@@ -200,6 +184,14 @@ class RunStore:
                     table.to_parquet(temporary, compression="zstd", index=False)
         if finished:  # all at once: the records of parts that remain would replace full cases
             discard(self.parts)
+
+
+def _read_again(read: Callable[[], _T]) -> _T:
+    """Return what is read. A run that ends changes its files twice: tables come, then parts go."""
+    for _ in range(2):
+        with suppress(StoreError):
+            return read()
+    return read()
 
 
 def read_observations(path: Path) -> pd.DataFrame:

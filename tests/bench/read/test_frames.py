@@ -1,6 +1,5 @@
 """A run as data frames: a line an epoch, a line a case; as a reader with pandas alone has it."""
 
-import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -16,7 +15,6 @@ from gatherbench.bench.run.frames import KNOWN, Column, frames_of
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore
 
-ROOT = Path(__file__).parents[3]
 CASE = Case(Workload("tiny"), "cpu_gather", "naive", {}, 0)
 MAKE = RowMaker("run", "abc", "box", "host").of(CASE)
 
@@ -249,18 +247,3 @@ def test_what_is_known_stands_first_and_what_each_column_holds_is_told(make_run)
         "metric": "gpu_link_read",
         "declared": True,
     }
-
-
-def test_the_five_lines_in_the_guide_give_the_speed_up(capsys, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
-    code = next(c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "load_run" in c)
-    known: dict[str, object] = {}
-    exec(code, known)
-    assert "no_fetch" in capsys.readouterr().out
-    seconds = known["seconds"]
-    assert isinstance(seconds, pd.DataFrame)
-    ratios = seconds.loc[("cpu_gather", "naive")] / seconds
-    assert ratios.shape == (9, 2)
-    assert ratios.loc[("cpu_gather", "naive")].tolist() == [1, 1]
-    assert (ratios.loc[("no_fetch", "default")] > 1.1).all()
