@@ -18,11 +18,3 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on the terminal"))
-
-
-@pytest.fixture
-def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_args: object, **_kwargs: object) -> None:
-        raise OSError("Network is unreachable")
-
-    monkeypatch.setattr("urllib.request.urlopen", fails)

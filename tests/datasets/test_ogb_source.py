@@ -208,8 +208,11 @@ def test_an_unfinished_download_is_refused_before_ogb_asks(tmp_path, missing):
         prepared(tmp_path, "ogbn-arxiv")
 
 
-@pytest.mark.usefixtures("unreachable")
-def test_without_network_the_error_says_where_the_files_go(tmp_path):
+def test_without_network_the_error_says_where_the_files_go(tmp_path, monkeypatch):
+    def fails(*_: object, **__: object) -> None:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr("urllib.request.urlopen", fails)
     with pytest.raises(DatasetError) as caught:
         prepared(tmp_path, "ogbn-products")
     assert str(tmp_path / "raw" / "ogbn_products") in str(caught.value)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import sparse
 from torch_geometric.datasets import Reddit
 
 from gatherbench.datasets.dataset import DatasetError
@@ -12,8 +13,6 @@ from gatherbench.datasets.source import silent
 from gatherbench.datasets.store import open_dataset
 
 from .edges import edges_of
-
-sparse = pytest.importorskip("scipy.sparse")
 
 
 def reddit_folder(root: Path) -> Path:

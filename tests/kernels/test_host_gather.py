@@ -367,11 +367,7 @@ def test_an_interrupt_behind_a_job_leaves_the_threads_right(monkeypatch, eager_t
 
 
 def test_threads_are_woken_by_one_call_and_python_is_asked_once(cpu, monkeypatch):
-    """Of a minibatch for three threads: two are woken, and the caller waits in one call.
-
-    Helpers of Python entered its lock twice each, when they were given their share and when they
-    had done it.
-    """
+    """Of a minibatch for three threads: two are woken, and the caller waits in one call."""
     monkeypatch.setattr(host_gather, "CHUNK_BYTES", 1 << 12)
     calls: list[tuple[object, ...]] = []
     for name in ("_post", "_finish"):

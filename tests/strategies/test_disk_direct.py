@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,7 +14,7 @@ from gatherbench.kernels.disk_read import DiskReadError
 from gatherbench.kernels.table_file import TableFile, pages_in_memory
 from gatherbench.strategies import conformance
 from gatherbench.strategies.base import Fetcher, Minibatches
-from gatherbench.strategies.conformance import NonconformingError
+from gatherbench.strategies.conformance import NonconformingError, written
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.disk import DiskDirect
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
@@ -28,13 +27,7 @@ IDS = torch.tensor([4, 4, 1, 9], dtype=torch.int32)
 @pytest.fixture
 def file(tmp_path: Path) -> TableFile:
     """A thousand rows of 128 floats, row ``i`` full of ``i``, behind a header of 128 B."""
-    rows = np.repeat(np.arange(1000, dtype=np.float32), 128)
-    path = tmp_path / "rows.bin"
-    with path.open("wb") as out:
-        out.write(bytes(128) + rows.tobytes())
-        out.flush()
-        os.fsync(out.fileno())
-    return TableFile(path, 128, 1000, 512)
+    return written(torch.arange(1000.0).repeat_interleave(128).view(1000, 128), tmp_path)
 
 
 def opened(strategy: DiskDirect, file: TableFile) -> Fetcher:
@@ -105,6 +98,7 @@ def test_what_the_disk_refuses_comes_out_and_the_path_goes_on(file, ahead):
 @pytest.mark.parametrize("engine", ["io_uring", "threads"])
 def test_the_page_cache_gets_nothing(file, engine):
     fd = os.open(file.path, os.O_RDONLY)
+    os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     if pages_in_memory(file.path):
         pytest.skip("a file system in memory")

@@ -8,23 +8,21 @@ import torch
 from gatherbench.kernels.table_file import TableFile, drop_pages, pages_in_memory
 from gatherbench.strategies import disk
 from gatherbench.strategies.base import Fetcher
-from gatherbench.strategies.conformance import random_table
+from gatherbench.strategies.conformance import random_table, written
 from gatherbench.strategies.disk import DiskMmap, on_disk
 from gatherbench.strategies.knowledge import Knowledge
 
 CPU = torch.device("cpu")
-ROWS, WIDTH = 640, 128  # rows of 512 B behind a header of 4096 B: 80 pages
-IDS = torch.tensor([0, 3, 8, 600])  # pages 1, 1, 2 and 76
+ROWS, WIDTH = 640, 128  # rows of 512 B behind a header of 128 B: 81 pages
+IDS = torch.tensor([0, 3, 8, 600])  # pages 0, 0, 1 and 75
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> TableFile:
-    table = random_table(ROWS, WIDTH, torch.float32)
-    path = tmp_path / "table"
-    path.write_bytes(bytes(4096) + table.view(torch.uint8).numpy().tobytes())
-    if drop_pages(path, 1.0):
+    made = written(random_table(ROWS, WIDTH, torch.float32), tmp_path)
+    if drop_pages(made.path, 1.0):
         pytest.skip(f"{tmp_path} lies in memory, or another process reads it")
-    return TableFile(path, 4096, ROWS, 4 * WIDTH)
+    return made
 
 
 def opened(file: TableFile, **params: str) -> Fetcher:

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import psutil
@@ -46,26 +47,17 @@ def test_close_in_flight_waits_for_what_runs_and_drops_what_waits():
     fetcher = HostFetcher(path, TABLE, lookahead=2)
     tickets = [fetcher.submit(torch.tensor([k])) for k in range(3)]
     assert path.began.wait(30)
-    asking: list[str] = []
-
-    def ask() -> None:
-        try:
-            tickets[2].result()
-        except RuntimeError as error:
-            asking.append(str(error))
-
-    asker = threading.Thread(target=ask)
-    asker.start()
-    while not tickets[2]._fetch.taken:  # type: ignore[attr-defined]
-        pass
-    closer = threading.Thread(target=fetcher.close)
-    closer.start()
-    closer.join(0.05)
-    assert closer.is_alive(), "close() did not wait for the fetch that runs"
-    path.gate.set()
-    closer.join(30)
-    asker.join(30)
-    assert asking == ["the fetcher was closed before this fetch began"]
+    with ThreadPoolExecutor(2) as pool:
+        asking = pool.submit(tickets[2].result)
+        while not tickets[2]._fetch.taken:  # type: ignore[attr-defined]
+            pass
+        closing = pool.submit(fetcher.close)
+        with pytest.raises(TimeoutError):  # it waits for the fetch that runs
+            closing.result(0.05)
+        path.gate.set()
+        closing.result(30)
+        with pytest.raises(RuntimeError, match="the fetcher was closed before this fetch began"):
+            asking.result(30)
     with pytest.raises(RuntimeError, match="the fetcher is closed"):
         tickets[0].result()
 
@@ -163,7 +155,6 @@ def test_what_a_gather_takes_is_counted(monkeypatch):
 
 
 def test_a_gather_ahead_asks_for_pythons_lock_on_the_callers_thread_alone():
-    """Today's helpers are native. They had it twice each a minibatch, and a thread for them all."""
     with HostFetcher(DirectPath(TABLE), TABLE, lookahead=1, staged=True) as fetcher:
         before = set(threading.enumerate())
         for _ in range(5):
