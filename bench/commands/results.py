@@ -67,7 +67,7 @@ def report(
             save_all(views, run.folder / "figures")
         write_report(run, path, base, views=views)
     except OSError as error:
-        place = error.filename or path
+        place = out or error.filename or path  # the error may name a temporary file beside it
         fail(f"{place}: cannot be written: {error.strerror}; choose another file with --out")
     typer.echo(path)
 

@@ -201,6 +201,7 @@ def test_a_folder_that_may_only_be_read_is_named_with_a_remedy(copied, monkeypat
     monkeypatch.setattr(builtins, "open", read_only)
     for arguments, said in (
         (("report", copied), "figures.*: cannot be written: Read-only .* another file with --out"),
+        (("report", copied, "--out", copied / "x.html"), "/x.html: cannot be written: Read-only"),
         (("predict", copied), "profile.toml: cannot be written: .* predict the copy"),
         (("run", "--resume", copied), "cannot be written.*copy it where you may write"),
     ):
