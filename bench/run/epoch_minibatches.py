@@ -45,7 +45,10 @@ class Epochs:
             self._begin = DeviceSampler(*graph, fanouts, device, in_place=in_place).begin
         workers = 0 if self._begin else self.plan.sampler_workers
         self._workers = [self.sampler.clone(threads=1) for _ in range(workers)]
-        self._kinds = EdgeKinds(dataset) if is_relational(self.workload.model) else None
+        #: Adds the kinds of its edges to a minibatch, if the model uses them.
+        self.typed: Callable[[MiniBatch], MiniBatch] = lambda batch: batch
+        if is_relational(self.workload.model):
+            self.typed = EdgeKinds(dataset).typed
         self._waits: list[float] = []
         #: The seeds of each minibatch of an epoch.
         self._order = lru_cache(KEPT_ORDERS)(
@@ -101,10 +104,6 @@ class Epochs:
     def waited_s(self) -> float | None:
         """Return how long the loop has waited for a GPU's draws in this epoch, in seconds."""
         return sum(self._waits) if self._begin else None
-
-    def typed(self, batch: MiniBatch) -> MiniBatch:
-        """Return the minibatch with the kinds of its edges, if the model uses them."""
-        return batch if self._kinds is None else self._kinds.typed(batch)
 
     def _typed(self, sample: Callable[..., MiniBatch]) -> Callable[..., MiniBatch]:
         return lambda *task: self.typed(sample(*task))

@@ -84,11 +84,8 @@ def training_cost(
     for layer in range(layers):  # layer 0 turns the input features into hidden rows
         block = layers - 1 - layer
         sizes = num_nodes[block + 1], num_nodes[block], num_edges[block]
-        shape = *sizes, widths[layer], widths[layer + 1]
-        if model == "sage":
-            done = _sage_layer(*shape, first=layer == 0)
-        else:
-            done = _gat_layer(*shape, GAT_HEADS if block else 1, first=layer == 0)
+        shape = *sizes, widths[layer], widths[layer + 1], layer > 0
+        done = _sage_layer(*shape) if model == "sage" else _gat_layer(*shape, block > 0)
         operations, floats = operations + done[0], floats + done[1]
     a_layer, beside = _OPERATIONS[model]
     copies = layers + 1  # each layer's edges, and the ids
@@ -97,27 +94,24 @@ def training_cost(
 
 
 def _sage_layer(
-    sources: float, targets: float, edges: float, wide: int, out: int, *, first: bool
+    sources: float, targets: float, edges: float, wide: int, out: int, inner: bool
 ) -> tuple[float, float]:
-    """Return operations, and floats read or written; the first layer's input has no gradient."""
+    """Return operations, and floats read or written; an ``inner`` layer's input has a gradient."""
     products = 2 * (2 * targets * wide * out)  # neighbours' mean and the target's own row
-    messages = 3 * edges * wide + targets * wide  # select, write, read again and add up
     dense = 2 * targets * (wide + out)
-    operations, floats = 2 * products + edges * wide, messages + 2 * dense
-    if not first:
-        operations += products + edges * wide
-        floats += 3 * edges * wide + sources * wide + dense
-    return operations, floats
+    messages = 3 * edges * wide + targets * wide  # select, write, read again and add up
+    backward = 3 * edges * wide + sources * wide + dense if inner else 0
+    return (2 + inner) * products + (1 + inner) * edges * wide, messages + 2 * dense + backward
 
 
 def _gat_layer(
-    sources: float, targets: float, edges: float, wide: int, out: int, heads: int, *, first: bool
+    sources: float, targets: float, edges: float, wide: int, out: int, inner: bool, hidden: bool
 ) -> tuple[float, float]:
+    heads = GAT_HEADS if hidden else 1
     edges = edges + targets  # PyG adds a loop to each target
     products = 2 * (sources + targets) * wide * out
     dense = (sources + targets) * (wide + out)
     messages = 5 * edges * out + targets * out  # select, scale by attention, add up
     attention = 10 * edges * heads  # scores, their softmax over each target's edges
-    operations = 2 * products + 2 * (2 * edges * out + attention)
-    floats = 2 * dense + 3 * messages + 2 * attention
-    return (operations, floats) if first else (operations + products, floats + dense)
+    operations = (2 + inner) * products + 2 * (2 * edges * out + attention)
+    return operations, (2 + inner) * dense + 3 * messages + 2 * attention

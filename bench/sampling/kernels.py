@@ -38,7 +38,7 @@ _27, _30, _31, _32, _LOW = _u(27), _u(30), _u(31), _u(32), _u(0xFFFFFFFF)
 _BLOCK = _u(64)
 #: How many steps ahead :func:`count` and :func:`relabel` prefetch cache lines.
 _AHEAD = 24
-#: What :func:`enter_seeds` and :func:`relabel` return on success.
+#: What :func:`relabel` returns on success.
 OK = -1
 
 
@@ -88,21 +88,6 @@ def max_degree(indptr: Ids) -> int:
             return -1
         largest = max(largest, degree)
     return largest
-
-
-@njit(nogil=True, cache=True)
-def enter_seeds(seeds: Ids, ids: Ids, table: NDArray[np.int32]) -> int:
-    """Make the seeds the first nodes of ``ids``; return the first bad one's place, or ``OK``."""
-    for i in range(len(seeds)):
-        v = seeds[i]
-        if v < 0 or v >= len(table):
-            return i
-        place = table[v]
-        if place < i and ids[place] == v:
-            return i
-        ids[i] = v
-        table[v] = i
-    return OK
 
 
 @njit(nogil=True, cache=True)

@@ -72,10 +72,8 @@ class NeighborSampler(Sampler):
         self._words = degree // 64 + 1  # of a thread's scratch: a bit for each neighbour
         self._begin()
         # Numba compiles the kernels, or reads them from its cache, before any timed call.
-        nothing = np.empty(0, np.int64)
-        kernels.enter_seeds(nothing, self._ids, self._table)
         self._draw(0, 0, 0, np.uint64(0), with_places=False)
-        self._relabel(nothing, 0)
+        self._relabel(np.empty(0, np.int64), 0)
 
     def _begin(self) -> None:
         """Create the working memory and the threads, which no two samplers share.
@@ -143,12 +141,16 @@ class NeighborSampler(Sampler):
     def _enter(self, seeds: Tensor) -> int:
         array = check_seeds(seeds).numpy()
         self._reserve(0, len(array))
-        bad = int(kernels.enter_seeds(array, self._ids, self._table))
-        if bad != kernels.OK:
-            seed = f"seeds[{bad}] = {array[bad]}"
-            if 0 <= array[bad] < self.num_nodes:
-                raise ValueError(f"{seed} stands there twice: make them unique")
-            raise IndexError(f"{seed} is outside the graph's nodes 0..{self.num_nodes - 1}")
+        places = array.copy()
+        known, outside = kernels.relabel(places, self._ids, 0, self._table)
+        if known < len(array):
+            # Until the first one is there again, each is the next number.
+            bad = int((places[: known + 1] == np.arange(known + 1)).argmin())
+            if outside != known:
+                fault = "stands there twice: make them unique"
+                raise ValueError(f"seeds[{bad}] = {array[bad]} {fault}")
+            fault = f"is outside the graph's nodes 0..{self.num_nodes - 1}"
+            raise IndexError(f"seeds[{known}] = {array[known]} {fault}")
         return len(array)
 
     def _draw(

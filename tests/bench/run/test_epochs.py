@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from torch import Tensor
@@ -76,8 +75,7 @@ def test_what_a_path_may_know_is_drawn_by_the_cpu(make_job):
 def test_workers_bring_the_kinds_of_edges_along(make_job):
     job = make_job(sampling="live", sampler_workers=1)
     epochs = Epochs(job, open_dataset(job.dataset))
-    kind = SimpleNamespace(typed=lambda batch: replace(batch, kinds=batch.edges[:1]))
-    epochs._kinds = kind  # type: ignore[assignment]
+    epochs.typed = lambda batch: replace(batch, kinds=batch.edges[:1])
     assert [len(batch.kinds) for batch in epochs.measured(0)] == [1] * 5
 
 
