@@ -138,7 +138,7 @@ class CapturedTrainer(Trainer):
             traceback.print_exc()
             raise SystemExit(1) from error
 
-    def train(self, x: Tensor, batch: MiniBatch) -> Tensor:
+    def step(self, x: Tensor, batch: MiniBatch) -> Tensor:
         labels, batch = self._labels_of(batch), to_device(batch, self.device)
         if not self._inputs.has_room(batch):  # of an untimed epoch, which is left uncounted
             return self.optimised(x.float(), labels, batch)
@@ -207,7 +207,7 @@ def difference(trainer: CapturedTrainer, x: Tensor, batch: MiniBatch) -> float:
     issuing = Trainer(copy.deepcopy(trainer.model), trainer.labels, trainer.device)
     for spare in (issuing, trainer.spare()):
         spare.model.eval()
-        spare.train(x, batch)
+        spare.step(x, batch)
         found = [parameter.grad for parameter in spare.model.parameters()]
         gradients.append(torch.cat([one.flatten() for one in found if one is not None]))
     issued, captured = gradients

@@ -154,7 +154,7 @@ class Trainer:
         group: Alone = ALONE,
         around: StepContext | None = None,
     ) -> None:
-        self.model, self._surrounded = model.to(device), around is not None
+        self.model, self._surrounded = model.to(device).train(), around is not None
         self.around = NOTHING_AROUND if around is None else around
         self._in_training = group.wrap(self.model)
         self.labels, self.device = labels.to(device), device
@@ -211,12 +211,6 @@ class Trainer:
         Half-precision and integer features are widened to float32 here, on the device, so that
         they travel as they are.
         """
-        if not self.model.training:
-            self.model.train()
-        return self.train(x, batch)
-
-    def train(self, x: Tensor, batch: MiniBatch) -> Tensor:
-        """Train as :meth:`step`, with or without dropout, as the model is set."""
         labels, batch = self._labels_of(batch), to_device(batch, self.device)
         return self.optimised(x.float(), labels, batch)
 
@@ -256,9 +250,10 @@ class Trainer:
 
     @torch.no_grad()
     def correct(self, x: Tensor, batch: MiniBatch) -> int:
-        """Return how many of the batch's seeds the model classifies correctly."""
+        """Return how many of the batch's seeds the model classifies correctly, without dropout."""
         self.model.eval()
         guess = self.model(x.float(), to_device(batch, self.device)).argmax(dim=1)
+        self.model.train()
         return int((guess == self._labels_of(batch)).sum())
 
     def _labels_of(self, batch: MiniBatch) -> Tensor:

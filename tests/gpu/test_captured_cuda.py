@@ -25,7 +25,7 @@ def of(kind: type[Trainer], *more: object) -> Trainer:
 
 
 def fed(trainer: Trainer, batch: MiniBatch) -> float:
-    return float(trainer.train(rows_of(batch).to(CUDA), batch))
+    return float(trainer.step(rows_of(batch).to(CUDA), batch))
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 1], [3, 2, 1, 0, 3]])
@@ -49,7 +49,7 @@ def test_steps_that_share_their_memory_do_not_disturb_each_other():
     both, alone = [of(CapturedTrainer, inputs) for _ in range(2)], of(Trainer)
     for batch in batches:
         x = rows_of(batch).to(CUDA)
-        losses = [one.train(x, batch) for one in both]
+        losses = [one.step(x, batch) for one in both]
         wanted = fed(alone, batch)
         assert [float(one) for one in losses] == pytest.approx([wanted] * 2, rel=1e-4)
 
@@ -71,6 +71,7 @@ def test_edges_that_lie_on_the_host_are_brought_before_they_are_taken():
 def test_each_replay_draws_its_own_dropout():
     batches = minibatches()
     captured = of(CapturedTrainer, StepInputs(*sizes(batches), WIDTH, CUDA))
+    captured.model.train()
     x = rows_of(batches[0]).to(CUDA)
     there = [captured.step(x, batches[0]) for _ in range(30)]
     losses = [float(one) for one in there]  # the next step has not overwritten them

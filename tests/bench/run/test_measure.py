@@ -324,13 +324,13 @@ def test_a_step_is_captured_before_the_warm_up(make_job, monkeypatch):
     """Without one the capture would be in the first measured epoch."""
     monkeypatch.setattr(MeasuredCase, "refused", lambda _: None)
     seen = []
-    for name in ("capture", "train"):
+    for name in ("capture", "step"):
         real = getattr(CapturedTrainer, name)
         noted = lambda *given, name=name, real=real: (seen.append(name), real(*given))[1]  # noqa: E731
         monkeypatch.setattr(CapturedTrainer, name, noted)
     measured(replace(captured(make_job(warmup_epochs=0)), first=False))
     assert seen[0] == "capture"
-    assert set(seen[1:]) == {"train"}
+    assert set(seen[1:]) == {"step"}
 
 
 def test_paths_train_to_the_same_bits_in_steps_of_a_fixed_size(make_job, monkeypatch):

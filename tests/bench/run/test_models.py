@@ -59,12 +59,13 @@ def test_the_loss_falls(model, layers):
     x = torch.randn(batch.num_nodes[-1], 7)
     workload = Workload("x", model=model, fanouts=(3,) * layers)
     trainer = Trainer(build_model(workload, 7, 2), torch.tensor([0, 1] * 8), torch.device("cpu"))
+    modes: list[bool] = []
+    trainer.model.register_forward_pre_hook(lambda model, _: modes.append(model.training))
     losses = [float(trainer.step(x, batch)) for _ in range(60)]
     assert sum(losses[-10:]) < 0.7 * sum(losses[:10])
     assert trainer.correct(x, batch) == 2
-    assert not trainer.model.training, "scored with dropout"
     trainer.step(x, batch)
-    assert trainer.model.training
+    assert modes == [*[True] * 60, False, True], "scored without dropout, trained with it"
 
 
 def test_what_is_around_a_step_hears_of_its_weights():
