@@ -315,7 +315,7 @@ class MeasuredCase(ExitStack):
             self._score(-1)
         first, few_of = session.epochs.first, None if job.alone else len(session.epochs.first)
         with self.checker.watching("after the last epoch", few_of) as watch:
-            loop.run_epoch(first, self.fetcher, self.trainer.step, watch, session.group)
+            self._epoch(iter(first), watch)
         self._write_setup(step for step in self.fetcher.setup if step not in self._steps)
         if reads_managed(self.strategy):
             grown = check.memory_beside_torch(self._device) - self._beside_torch
