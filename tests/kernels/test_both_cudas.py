@@ -40,13 +40,8 @@ for source, options in json.load(sys.stdin):
 
 
 def cubin_bytes(jobs: list[tuple[str, list[str]]]) -> list[int]:
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE],
-        input=json.dumps(jobs),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, given = [sys.executable, "-c", COMPILE], json.dumps(jobs)
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [int(size) for size in done.stdout.split()]
 

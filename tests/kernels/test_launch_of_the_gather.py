@@ -41,17 +41,8 @@ def test_what_the_kernel_is_given(launched):
     ((kernel, grid, block, values, kinds, device),) = launched
     assert kernel == (point, "sm_90")
     assert (grid, block) == (point.blocks(33, 100), point.block)
-    assert values == (
-        1 << 20,
-        ids.data_ptr(),
-        out.data_ptr(),
-        places.data_ptr(),
-        33,
-        7_000,
-        112,
-        100,
-        bad_id.data_ptr(),
-    )
+    *tensors, bad = (one.data_ptr() for one in (ids, out, places, bad_id))
+    assert values == (1 << 20, *tensors, 33, 7_000, 112, 100, bad)
     sizes = [ctypes.sizeof(kind) for kind in kinds]
     assert sizes == [8, 8, 8, 8, 8, 8, 8, 4, 8], "the arguments of gather_kernel in gather.cu"
     assert device == out.device

@@ -5,11 +5,13 @@ import re
 import signal
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath
 from gatherbench.strategies.registry import STRATEGIES, representatives
 
@@ -28,6 +30,11 @@ MOVERS = [
     if "cached" not in str(param.id) or re.search(r"(presampled|lru|belady),10%", str(param.id))
     if not re.search(r"disk_direct.*,(8|32),|disk_mmap-(normal|random,cold)", str(param.id))
 ]
+
+
+def through_the_host(size: int, **more: Any) -> DataPath:
+    """What the conventional path takes for so many bytes of rows: three passes over memory."""
+    return DataPath(size, size, size, copy_engine_bytes=size, **more)
 
 
 class GatedPath(DirectPath):

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from host_paths import through_the_host
 
 from gatherbench.kernels import read_engines
 from gatherbench.kernels.disk_read import DiskReadError
@@ -37,16 +38,8 @@ def opened(strategy: DiskDirect, file: TableFile) -> Fetcher:
 
 def test_declared_by_hand():
     """Rows 4, 4, 1 and 9 of 512 B: block 0 holds the first three askings, block 1 row 9."""
-    alone = DataPath(
-        payload_bytes=2048,
-        cpu_read_bytes=2048,
-        cpu_write_bytes=2048,
-        copy_engine_bytes=2048,
-        gpu_requests={},
-        disk_payload_bytes=2048,
-        disk_bytes=4 * 4096,
-        disk_requests=4,
-    )
+    off_the_disk = {"disk_payload_bytes": 2048, "disk_bytes": 4 * 4096, "disk_requests": 4}
+    alone = through_the_host(2048, gpu_requests={}, **off_the_disk)
     assert DiskDirect(merge="no").data_path(IDS, 512) == alone
     together = replace(alone, disk_bytes=2 * 4096, disk_requests=1)
     assert DiskDirect(merge="yes").data_path(IDS, 512) == together

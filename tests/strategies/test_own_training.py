@@ -200,6 +200,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "x.npy"
 
 
+ANOTHER = "another file than the one that is mapped"
 DISKS = [("disk_mmap", {}), ("disk_direct", {}), ("disk_cached", {"policy": "degree"})]
 
 
@@ -247,11 +248,8 @@ def symlink_turned(file: Path) -> Any:
     ("made", "said"),
     [
         (changed_in_memory, "mode 'c' keeps changes in memory"),
-        (replaced, "another file than the one that is mapped"),
-        (
-            lambda file: replaced(file, file.read_bytes()),
-            "another file than the one that is mapped",
-        ),
+        (replaced, ANOTHER),
+        (lambda file: replaced(file, file.read_bytes()), ANOTHER),
         (removed, "cannot be opened"),
         (cut_short, "cut short"),
         (lambda file: load(file).astype(np.float64), r"in memory.*write it to a file"),

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from host_paths import through_the_host
 from torch import Tensor
 
 from gatherbench.strategies import conformance
@@ -53,13 +54,7 @@ class Made(Strategy):
     fetcher: ClassVar[type[Fetcher]] = RightFetcher
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        payload = ids.numel() * row_bytes
-        return DataPath(
-            payload_bytes=payload,
-            cpu_read_bytes=payload,
-            cpu_write_bytes=payload,
-            copy_engine_bytes=payload,
-        )
+        return through_the_host(ids.numel() * row_bytes)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         return self.fetcher(features, device)

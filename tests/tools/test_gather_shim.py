@@ -237,15 +237,8 @@ def test_a_source_that_does_not_compile_says_so(few):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("shift", "left"),
-        ("width", 3),
-        ("lanes", 24),
-        ("lanes", 512),
-        ("rows", 2),
-        ("index_bytes", 2),
-        ("block_threads", 2048),
-        ("block_threads", 40),
-        ("max_blocks", 0),
+        *(("shift", "left"), ("width", 3), ("lanes", 24), ("lanes", 512), ("rows", 2)),
+        *(("index_bytes", 2), ("block_threads", 2048), ("block_threads", 40), ("max_blocks", 0)),
     ],
 )
 def test_a_point_outside_the_grid_is_refused(field, value):
