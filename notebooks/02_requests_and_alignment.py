@@ -14,7 +14,7 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.read.gpu import link_bytes
+from gatherbench.bench.read.derive import link_bytes
 from gatherbench.kernels.policies import POLICIES
 from gatherbench.kernels.requests import request_row, uniform_ids
 from helpers import (

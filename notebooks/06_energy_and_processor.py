@@ -11,7 +11,7 @@
 # %%
 import pandas as pd
 
-from gatherbench.bench.read.gpu import gpu_energy
+from gatherbench.bench.read.derive import gpu_energy
 from gatherbench.bench.show.views.resources import cpu_core_seconds, gpu_energy_per_epoch
 from helpers import (
     ONE_REPEAT,

@@ -106,8 +106,7 @@ def ratios(
 
     Columns: :data:`SERIES`, ``ratio``, ``low``, ``high`` and the ``interval``.
     """
-    blocks = run.measured["block"] if "epoch" in values.index.names else None
-    logs, lines = repeat_logs(values[values > 0], blocks), []
+    logs, lines = repeat_logs(run, values[values > 0]), []
     for key, repeats in logs.items():
         base = logs.get(key._replace(strategy=over[0], variant=over[1]))
         if base is not None and key[1:3] != over:

@@ -22,8 +22,7 @@ from rich.console import Console
 
 from gatherbench.bench.probe.host import ROW_BYTES
 from gatherbench.bench.probe.table import LIMITS, own_best, size_text
-from gatherbench.bench.read.derive import issue_shares, speedup_over
-from gatherbench.bench.read.gpu import gpu_energy, idle_power_w
+from gatherbench.bench.read.derive import gpu_energy, speedup_over
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.read.units import listed
 from gatherbench.bench.show.looks import FAINT, RC
@@ -86,9 +85,10 @@ def ratios(run: Run, baseline: str) -> dict[tuple[str, str, str], str]:
 
 def host_shares(run: Run) -> pd.Series[float]:
     """Return the share of an epoch that launches take, on graphs that fit, without CPU gathers."""
-    shares = issue_shares(run)
-    in_place = (shares["strategy"] != "cpu_gather") & ~shares["workload"].str.startswith(LARGE)
-    return shares.loc[in_place, ["draw", "train", "fetch"]].sum(axis=1)
+    shares = run.medians[["issue_draw", "issue_train", "issue_fetch"]]
+    large = shares.index.get_level_values("workload").str.startswith(LARGE)
+    in_place = shares[~large].query("strategy != 'cpu_gather'").dropna(subset=["issue_train"])
+    return in_place.sum(axis=1)
 
 
 # ---- README --------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def findings(folder: Path = FOLDER) -> list[str]:
         "**Alignment** shows in no epoch: aligned over unaligned, both out of registered memory,"
         f" {listed(aligned)}.",
         f"**Energy** of the GPU for an epoch over 48 GiB, in brackets above the"
-        f" {idle_power_w(metered):.0f} W of the idle GPU, and the processor's time:"
+        f" {metered.idle_power_w:.0f} W of the idle GPU, and the processor's time:"
         f" {'; '.join(spent)}. One process; the host's joules were not measured.",
     ]
     return [

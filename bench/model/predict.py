@@ -15,7 +15,7 @@ from gatherbench.bench.model.physics import DISK_DEPTH, MinibatchLoad, load_of
 from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.plan.plan import GPU_SAMPLING
 from gatherbench.bench.plan.workload import ranks_of
-from gatherbench.bench.read.gpu import requests_declared
+from gatherbench.bench.read.derive import requests_declared
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.agreement import STRAYED
 from gatherbench.bench.run.counting import DECLARED

@@ -103,7 +103,7 @@ def axis(run: Run, field: str) -> pd.DataFrame:
             line = {"family": family, **(keys or planned)[0]._asdict(), "value": value}
             lines.append(line)
             if not keys:
-                line["reason"] = ": ".join(why.get(planned[0][:3], ("not measured",)))
+                line["reason"] = ": ".join(why.get(planned[0][:3], ["not measured"]))
                 continue
             line |= {n: column.reindex(keys).mean(skipna=False) for n, column in values.items()}
             over = chosen.over.get(str(value), first)
@@ -133,8 +133,8 @@ def _values(run: Run, metric: str) -> pd.Series[float]:
 def _logs(run: Run, column: str) -> dict[Key, Logs]:
     """Return logarithms for the ratios of a column, by series."""
     if column != "seeds_a_second_and_rank":
-        return repeat_logs(run.measured[column], run.measured["block"])
-    logs, seeds = repeat_logs(run.measured["epoch_s"]), run.medians["declared_sample_seeds"]
+        return repeat_logs(run, run.measured[column])
+    logs, seeds = repeat_logs(run), run.medians["declared_sample_seeds"]
     shares = {k: seeds[tuple(k)] / ranks_of(run.plan["workloads"][k.workload]) for k in logs}
     return {k: Logs(math.log(shares[k]) - x for x in logs[k]) for k in logs if shares[k] > 0}
 

@@ -102,12 +102,10 @@ def _contradictions(table: str, frames: Frames) -> list[tuple[str, int]]:
     A number may be missing without a reason, but not the time of an epoch with a trained model.
     """
     frame, keys = frames.table(table), [*OF_CASE]
-    lines = frame[keys].assign(epoch=frame.get("epoch", -1), line=range(len(frame)))
+    lines = frame[keys].assign(of_epoch=frame.get("epoch", -1), line=range(len(frame)))
     reasons = frames.reasons[frames.reasons["table"] == table]
-    reasons = reasons[reasons["column"].isin(frame.columns)]
-    of_case = reasons["epoch"] < 0
-    of_epochs = reasons[~of_case].merge(lines, on=[*keys, "epoch"])
-    every = pd.concat([reasons[of_case].drop(columns="epoch").merge(lines, on=keys), of_epochs])
+    every = reasons[reasons["column"].isin(frame.columns)].merge(lines, on=keys)
+    every = every[(every["epoch"] < 0) | (every["epoch"] == every["of_epoch"])]
     missing, places = every["status"] != "ok", frame.columns.get_indexer(pd.Index(every["column"]))
     has_value = frame.notna().to_numpy()[every["line"].to_numpy(), places]
     wrong = every[has_value == missing]

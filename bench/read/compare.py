@@ -43,8 +43,6 @@ COLUMNS = [*SERIES, "metric", "unit", "base", "new", "ratio", "low", "high", "ve
 _TABLES = tomllib.loads(Path(__file__).with_name("compare.toml").read_text(encoding="utf-8"))
 #: Every metric by the name that ``--metric`` takes, in the order of display: its column, its unit.
 METRICS: dict[str, list[str]] = _TABLES["metrics"]
-_GPUS, _REMEDIES = _TABLES["gpus"], _TABLES["remedies"]
-_SETTINGS = ("sampling", "sampler_workers", "threads")
 #: Numbers of a set-up without a unit that are no choice: what `auto` measured before its own.
 _SEARCHED = "search_|over_kept "
 
@@ -118,17 +116,15 @@ def _judged(name: str, base: Run, new: Run, threshold: float) -> Iterator[tuple[
             verdict = judged.word, judged.reason
             numbers = [a[key][0], b[key][0], *judged.interval.ends]
         else:
-            busy = [
-                f"other work had {cores[key]:.1f} cores in {run}"
-                for run, cores in noisy.items()
-                if key in cores
-            ]
-            ratio = ratio_of(b[key], a[key])
-            more, family = unit.endswith("/s"), len(series)
+            busy = {run: cores[key] for run, cores in noisy.items() if key in cores}
             judged = judge(
-                ratio, threshold=threshold, more_is_better=more, family=family, busy=", ".join(busy)
+                ratio_of(b[key], a[key]),
+                threshold=threshold,
+                more_is_better=unit.endswith("/s"),
+                family=len(series),
+                busy=", ".join(f"other work had {busy[run]:.1f} cores in {run}" for run in busy),
             )
-            verdict = judged.word, judged.reason
+            verdict, ratio = (judged.word, judged.reason), judged.interval
             if waits[0].variables != waits[1].variables:
                 how = f"threads waited {waits[0]} in A and {waits[1]} in B"
                 verdict = "UNLIKE", f"{how}: measure both alike"
@@ -144,7 +140,7 @@ def _values(run: Run, column: str) -> dict[Key, Logs]:
         keys = [Key._make((*of, "declared")) for of in declared.index]
         return {key: Logs([n]) for key, n in zip(keys, declared, strict=True)}
     known = run.measured[column].dropna()
-    logs = repeat_logs(known[known > 0], run.measured["block"])
+    logs = repeat_logs(run, known[known > 0])
     least = known.groupby(SERIES, sort=False).min()
     keys = list(map(Key._make, least.index))
     return {key: logs[key] if n > 0 else Logs(()) for key, n in zip(keys, least, strict=True)}
@@ -156,16 +152,16 @@ def _absent(base: Run, new: Run) -> Iterator[tuple[Any, ...]]:
         ({key[:3]: key.backend for key in series_of(run)}, reasons(run)) for run in (base, new)
     )
     for case in {**in_a, **in_b, **bad_b}:
-        status, reason = bad_b.get(case, ("", ""))
-        if status == "failed" != bad_a.get(case, ("",))[0]:
+        status, reason = bad_b.get(case, ["", ""])
+        if status == "failed" != bad_a.get(case, [""])[0]:
             verdict = "FAILED", f"failed in B: {reason}"
         elif (case in in_a) != (case in in_b):
             word, where, bad = ("MISSING", "B", bad_b) if case in in_a else ("NEW", "A", bad_a)
-            status, reason = bad.get(case, ("", ""))
+            status, reason = bad.get(case, ["", ""])
             verdict = word, f"{status} in {where}: {reason}" if status else f"not in {where}'s plan"
         else:
             continue
-        key = Key(*case, in_b.get(case) or in_a.get(case, ""), "measured")
+        key = Key._make((*case, in_b.get(case) or in_a.get(case, ""), "measured"))
         yield (*key, "epoch", METRICS["epoch"][1], *[math.nan] * 5, *verdict)
 
 
@@ -174,7 +170,7 @@ def _absent(base: Run, new: Run) -> Iterator[tuple[Any, ...]]:
 
 def _check_comparable(base: Run, new: Run) -> None:
     """Refuse a pair of runs whose numbers mean different things."""
-    pair, facts = f"{base.folder} and {new.folder}", [_facts(run) for run in (base, new)]
+    pair = f"{base.folder} and {new.folder}"
     if not set(base.workloads) & set(new.workloads):
         raise CompareError(
             f"{pair} have no workload in common"
@@ -189,15 +185,16 @@ def _check_comparable(base: Run, new: Run) -> None:
                 f" {new.folder}: these are different minibatches (another version of the dataset or"
                 " of the sampler?), and their times cannot be compared"
             )
-    for name, remedy in _REMEDIES.items():
-        if differing := _differing(*(of[name] for of in facts)):
+    for name, remedy in _TABLES["remedies"].items():
+        if differing := _differing(name, base, new):
             raise CompareError(f"{pair} have different {name} ({'; '.join(differing)}): {remedy}")
 
 
 def _minibatches(run: Run) -> pd.Series[Any]:
     """Return number and bytes of an epoch's minibatches, by workload, column and set of them."""
     epochs = run.measured.reset_index()
-    sets = epochs["minibatch_set"].fillna(epochs["epoch"] if run.minibatches == "fresh" else 0)
+    fresh = run.plan["measure"].get("minibatches") != "same"  # as in older runs
+    sets = epochs["minibatch_set"].fillna(epochs["epoch"] if fresh else 0)
     sizes = epochs[["workload", "minibatches", "fetch_payload_bytes"]]
     long = sizes.assign(set=sets.astype(float))
     long = long.melt(["workload", "set"], var_name="metric").dropna(subset="value")
@@ -207,7 +204,7 @@ def _minibatches(run: Run) -> pd.Series[Any]:
 
 def changes(base: Run, new: Run) -> list[str]:
     """Return other changes that may explain a difference: code, kernel, driver, libraries."""
-    return sorted(_differing(*(_facts(run)["software"] for run in (base, new))))
+    return sorted(_differing("software", base, new))
 
 
 def choices(base: Run, new: Run) -> pd.DataFrame:
@@ -235,7 +232,9 @@ def _chosen(run: Run) -> pd.Series[str]:
     return in_words
 
 
-def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+def _differing(group: str, *runs: Run) -> list[str]:
+    """Return in words the facts of a group (``compare.toml``) in which two runs differ."""
+    a, b = (_facts(run, _TABLES["facts"][group]) for run in runs)
     return [
         f"{name}: {a.get(name) or 'none'} in A, {b.get(name) or 'none'} in B"
         for name in {**a, **b}
@@ -243,27 +242,17 @@ def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _facts(run: Run) -> dict[str, dict[str, Any]]:
-    """Return the properties of a run in groups; unknown ones are ``None``."""
-    env, cpu, gpus = run.env, run.env.get("cpu", {}), run.env.get("gpus") or ()
-    of_gpus = {name: ", ".join(str(gpu.get(of)) for gpu in gpus) for name, of in _GPUS.items()}
-    return {
-        "machines or environments": {
-            "name": run.machine,
-            "processor": cpu.get("model"),
-            "cores": cpu.get("usable_cores"),
-            **of_gpus,
-            "architecture": env.get("architecture"),
-            **(env.get("thread_limits") or {}),
-        },
-        "settings": {
-            **{name: run.plan["measure"].get(name) or None for name in _SETTINGS},
-            "minibatches of epochs": run.minibatches,
-        },
-        "software": {
-            "commit": run.commit or env.get("commit"),
-            **{name: env.get(name) for name in ("kernel", "python")},
-            "driver": ", ".join(sorted({str(gpu["driver"]) for gpu in gpus if gpu.get("driver")})),
-            **(env.get("libraries") or {}),
-        },
+def _facts(run: Run, fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return facts by name; a field that is a table has several."""
+    env, gpus = run.env, run.env.get("gpus") or ()
+    known = {**(env.get("cpu") or {}), **env, "minibatches": "fresh", **run.plan["measure"]}
+    known |= {"machine": run.machine, "commit": run.commit or env.get("commit")}
+    known["drivers"] = ", ".join(sorted({str(gpu["driver"]) for gpu in gpus if gpu.get("driver")}))
+    known["gpus"] = {
+        name: ", ".join(str(gpu.get(of)) for gpu in gpus) for name, of in _TABLES["gpus"].items()
     }
+    facts = dict[str, Any]()
+    for name, field in fields.items():
+        value = known.get(field) or None
+        facts |= value if isinstance(value, dict) else {name: value}
+    return facts

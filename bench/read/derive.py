@@ -7,15 +7,21 @@ are quiet ones.
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from gatherbench.bench.meters.pcie import DIRECTIONS
+from gatherbench.bench.meters.trust import TRUSTED
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import BASES, SERIES, Key
+from gatherbench.kernels.grid import COMPLETION_HEADER_BYTES
 from gatherbench.stats.interval import Interval, Logs, ratio_of
 
 STAGES = ("sample", "fetch", "train")
@@ -30,11 +36,7 @@ NOT_RUN = {
     False: "the run was cut off; --resume completes it",
     None: "the run is still going or was cut off; --resume completes one that was",
 }
-#: An epoch is host-bound if issuing takes more than this share of it, and the GPU then has at most
-#: this many steps left.
-BOUND_SHARE, BOUND_STEPS = 2 / 3, 2.0
-#: Roles of paths whose host work for a fetch is only issuing it, and of those that gather on it.
-_ISSUED = ("zero_copy", "upper_bound", "no_fetch", "control")
+#: Roles of paths that gather on the CPU.
 GATHERS = ("baseline", "conventional")
 PATH = SERIES[:3]
 
@@ -47,13 +49,8 @@ def spread(values: pd.Series[float]) -> pd.DataFrame:
     return sort_series(table.assign(count=of_series.size()).reset_index())
 
 
-def epoch_times(run: Run) -> pd.DataFrame:
-    """Return seconds per epoch of each series, as :func:`spread`."""
-    return spread(pd.concat([run.measured["epoch_s"], run.predicted["epoch_s"]]))
-
-
 def stage_breakdown(run: Run) -> pd.DataFrame:
-    """Return :func:`epoch_times` with medians of each stage and of the remainder, seconds.
+    """Return seconds per epoch of each series, as :func:`spread`, with medians of each stage.
 
     Columns: :data:`STAGES`, ``other``, and :data:`WITHIN_TRAIN`, which ``train`` includes. The
     remainder is that of each epoch, 0 if its stages overlap, as they can on a GPU: medians need not
@@ -65,32 +62,27 @@ def stage_breakdown(run: Run) -> pd.DataFrame:
     whole = parts.pop("epoch_s")
     left = whole - parts[list(STAGES)].sum(axis=1)
     parts["other"] = left.where(left > ROUNDING * whole, 0.0)
-    return epoch_times(run).join(parts.groupby(SERIES).median(), on=SERIES)
+    return spread(whole).join(parts.groupby(SERIES).median(), on=SERIES)
 
 
-def repeat_logs(values: pd.Series[float], blocks: pd.Series[int] | None = None) -> dict[Key, Logs]:
-    """Return the logarithm of each repeat's median, by series.
+def repeat_logs(run: Run, values: pd.Series[float] | None = None) -> dict[Key, Logs]:
+    """Return the logarithm of each repeat's median, by series, for ratios.
 
     Args:
-        values: above 0, indexed by :data:`SERIES`, repeat and epoch. NaN are left out.
-        blocks: for ratios: ``run.measured["block"]``, the process of each epoch (-1: a process for
-            its case alone). Epochs of paths that took turns in one process are paired.
+        values: above 0, by :data:`SERIES`, repeat and perhaps epoch; as a rule measured epochs. NaN
+            are left out. Epochs of paths that took turns in one process are paired.
     """
-    known = values.dropna()
+    known = (run.measured["epoch_s"] if values is None else values).dropna()
     paired: dict[Key, dict[float, dict[int, float]]] = defaultdict(dict)
-    if blocks is not None:
-        logs = pd.DataFrame({"block": blocks.reindex(known.index), "log": np.log(known)})
+    if "epoch" in known.index.names:
+        blocks = run.measured["block"].reindex(known.index)  # -1: a process for its case alone
+        logs = pd.DataFrame({"block": blocks, "log": np.log(known)})
         for (*series, _, epoch), block, log in logs[logs["block"] >= 0].itertuples(name=None):
             paired[Key(*series)].setdefault(block, {})[epoch] = log
     medians = known.groupby(CASE, sort=False).median()
     repeats = pd.Series(np.log(medians), medians.index).groupby(SERIES, sort=False)
     by_series = {Key._make(series): logs for series, logs in repeats}
     return {key: Logs(logs, paired.get(key)) for key, logs in by_series.items()}
-
-
-def epoch_logs(run: Run) -> dict[Key, Logs]:
-    """Return :func:`repeat_logs` of the measured epochs, for ratios."""
-    return repeat_logs(run.measured["epoch_s"], run.measured["block"])
 
 
 def over(own: Logs, base: Logs) -> Interval:
@@ -105,7 +97,7 @@ def speedup_over(run: Run, strategy: str = "cpu_gather", variant: str = "naive")
     repeat). A series without a reference is left out. Undecided ratios are included
     (:func:`no_ratio_over`).
     """
-    logs, lines = epoch_logs(run), []
+    logs, lines = repeat_logs(run), []
     for key, own in logs.items():
         if base := logs.get(key._replace(strategy=strategy, variant=variant)):
             lines.append((*key, *over(base, own).ends))
@@ -117,10 +109,9 @@ def baseline(run: Run) -> tuple[str, str]:
 
     If that was not measured: the first other strategy and variant with a CPU gather, if any.
     """
-    paths = pd.DataFrame(series_of(run), columns=SERIES)
-    paths["role"] = roles_of(paths)  # "baseline" sorts before "conventional"
-    gathers = paths[paths["role"].isin(GATHERS)].sort_values(["role", *PATH[1:]])[PATH[1:]]
-    return next(gathers.itertuples(index=False, name=None), ("cpu_gather", "naive"))
+    paths = run.medians.query("role in @GATHERS and epoch_s.notna()").reset_index()
+    paths = paths.sort_values(["role", *PATH[1:]])  # "baseline" before "conventional"
+    return next(paths[PATH[1:]].itertuples(index=False, name=None), ("cpu_gather", "naive"))
 
 
 def predictions(run: Run) -> pd.DataFrame:
@@ -128,14 +119,13 @@ def predictions(run: Run) -> pd.DataFrame:
     (s), and ``speedup`` over the baseline, NaN if one borrows times from noisy series.
     """
     names = {"epoch_s": "median", "fetch_s": "fetch", "train_s": "train"}
-    known = run.predicted.rename(columns=names).dropna(subset="median")
-    table = sort_series(known.reset_index()[[*SERIES, *names.values()]])
-    noisy = modelled_from_noisy(run)
-    quiet = table.loc[[Key(*key) not in noisy for key in table[SERIES].to_numpy()]]
-    is_base = quiet[PATH[1:]].eq(list(baseline(run))).all(axis=1)
-    base = quiet[is_base].set_index("workload")["median"]
-    epochs = quiet["workload"].map(base).astype(float)
-    return table.assign(speedup=epochs / quiet["median"])
+    table = run.predicted.rename(columns=names).dropna(subset="median").reset_index()
+    noisy = pd.MultiIndex.from_frame(table[SERIES]).isin([*modelled_from_noisy(run)])
+    quiet = table["median"].mask(noisy)
+    base = quiet[table[PATH[1:]].eq(list(baseline(run))).all(axis=1)].dropna()
+    base.index = table.loc[base.index, "workload"]
+    table["speedup"] = table["workload"].map(base).astype(float) / quiet
+    return sort_series(table[[*SERIES, *names.values(), "speedup"]])
 
 
 def speedups(run: Run) -> pd.DataFrame:
@@ -180,8 +170,7 @@ def no_ratio_over(run: Run, reference: Key) -> str:
 
 def series_of(run: Run) -> list[Key]:
     """Return the series with an epoch that counts."""
-    known = run.measured.index[run.measured["epoch_s"].notna()]
-    return list(dict.fromkeys(Key(*names[:5]) for names in known))
+    return [Key._make(series) for series in run.medians.dropna(subset="epoch_s").index]
 
 
 def noise(run: Run) -> str:
@@ -193,34 +182,73 @@ def noise(run: Run) -> str:
     return f"other work had up to {load.max():.1f} cores of the host while {counted} ran"
 
 
-def host_bound(run: Run) -> frozenset[Key]:
-    """Return the measured series with host-bound epochs: between two of them there is no verdict.
-
-    A GPU runs its operations in order, and the host issues them call by call. If the GPU has almost
-    nothing left to do when all is issued, and issuing took more than two thirds of the epoch, a
-    faster path would change nothing, and the speed of issuing differs from process to process.
+def host_bound(run: Run) -> set[Key]:
+    """Return the measured series with host-bound epochs: between two of them there is no verdict
+    (``derived.toml`` has the rule, and why).
     """
-    shares = issue_shares(run)
-    return frozenset(Key(*series) for series in shares.loc[shares["bound"], SERIES].to_numpy())
+    return {Key._make(series) for series in run.medians.query("host_bound").index}
 
 
-def issue_shares(run: Run) -> pd.DataFrame:
-    """Return issuing as shares of the measured epochs: medians over repeats and epochs.
+def gpu_energy(run: Run) -> pd.DataFrame:
+    """Return the GPU's energy per epoch, J, as :func:`spread`, and its parts, which add up to it.
 
-    Columns: :data:`SERIES`, ``train`` and ``fetch`` (the host's time to issue them), ``draw``
-    (minibatches, or to have a GPU do so; NaN if unknown), ``wait`` (for them), ``left``
-    (the GPU's remaining time then), ``issued`` (draws, steps, and the fetches of paths that only
-    issue them), and ``bound``, whether that bounds the epoch: never of a path that gathers on the
-    CPU, as its gather is part of the host's work.
+    ``idle``: the energy of an idle GPU in that time; ``above idle``; ``not split``: all of it, if
+    the idle power was not measured. The energy is that of a window over whole epochs, long enough
+    for the counter (:mod:`gatherbench.bench.run.untimed`).
     """
-    names = {f"issue_{part}": part for part in ("train", "fetch", "left", "draw", "wait")}
-    known = run.medians.rename(columns=names)[[*names.values(), "issue_steps_left"]]
-    timed = known.dropna(subset=["train", "fetch", "left"]).reset_index()
-    roles = roles_of(timed)
-    timed["issued"] = timed["train"] + timed["draw"].fillna(0.0)
-    timed["issued"] += timed["fetch"].where(roles.isin(_ISSUED), 0.0)
-    bound = (timed["issued"] > BOUND_SHARE) & (timed["issue_steps_left"] <= BOUND_STEPS)
-    return sort_series(timed.assign(bound=bound & ~roles.isin(GATHERS)))
+    table = spread(run.ended.loc[run.ended["used"], "gpu_joules"])
+    names = {"gpu_idle_joules": "idle", "gpu_net_joules": "above idle"}
+    parts = run.medians[[*names]].rename(columns=names)
+    left = {"not split": table["median"] if math.isnan(run.idle_power_w) else 0.0}
+    return table.join(parts, on=SERIES).assign(**left).fillna({"idle": 0.0, "above idle": 0.0})
+
+
+def copied_ratio(run: Run) -> float | None:
+    """Return the trusted sensor's bytes for each byte copied to the device, by calibration.
+
+    A sensor is trusted if it is right in both directions.
+    """
+    names = [f"pcie_{direction}_ratio" for direction in DIRECTIONS]
+    table = run.calibration.query("metric in @names and status == 'ok'")
+    for _, ratios in table.groupby("source", sort=False):
+        if len(ratios) == len(names) and ratios["value"].between(*TRUSTED).all():
+            return float(ratios.set_index("metric")["value"][names[0]])
+    return None
+
+
+def requests_declared(columns: Iterable[object]) -> dict[int, str]:
+    """Return the columns that count requests declared by cases, by the bytes of one request."""
+    matches = (re.fullmatch(r"declared_gpu_requests_(\d+)b", str(name)) for name in columns)
+    return {int(match[1]): match[0] for match in matches if match}
+
+
+def link_bytes(run: Run) -> pd.DataFrame:
+    """Return bytes from host to device in an epoch of each series whose traffic was measured.
+
+    The sensors count traffic; the strategies declare requests that were counted from the ids.
+    Agreement of both is the evidence for alignment. If they disagree, the GPU's largest read
+    differs from the assumed one, or other traffic crosses the link.
+
+    Columns: :func:`spread` of the measured bytes; ``payload`` (of the path's rows); ``read`` (whole
+    sectors of its reads, and its copies, ids among them); ``link_128`` and ``link_64`` (that with
+    the header of each completion, if these are the GPU's largest reads, and with the calibrated
+    cost of a copied byte). NaN if requests were not counted. Edges that are copied for training are
+    measured and not counted; reads of neighbour lists in host memory are counted as rows are.
+    """
+    measured = spread(run.measured["link_rx_bytes"])
+    table = measured.join(run.declared_medians.droplevel("backend"), on=SERIES[:3])
+    copies, sizes = table["declared_copy_engine_bytes"], requests_declared(table)
+    requests = table[[*sizes.values()]]
+    uncounted = (table["declared_gpu_link_read_bytes"] > 0) & requests.isna().all(axis=1)
+    counts = requests.fillna(0.0).to_numpy()
+    links = {"read": counts @ [*sizes] + copies}
+    for largest in (128, 64):
+        headers = counts @ [math.ceil(size / largest) for size in sizes] * COMPLETION_HEADER_BYTES
+        cost = copies * (copied_ratio(run) or 1.0)
+        links[f"link_{largest}"] = counts @ [*sizes] + headers + cost
+    counted = pd.DataFrame(links).mask(uncounted)
+    lines = measured.assign(payload=table["declared_payload_bytes"], **counted)
+    return sort_series(lines, run.workloads)
 
 
 @lru_cache(maxsize=4)  # a run is read by many views
@@ -240,10 +268,10 @@ def problems(run: Run) -> pd.DataFrame:
     return sort_series(bad.agg(how).rename(columns={"repeat": "repeats"}))
 
 
-def reasons(run: Run) -> dict[tuple[str, str, str], tuple[str, str]]:
+def reasons(run: Run) -> dict[Any, list[str]]:
     """Return status and reason of each line of :func:`problems`, by :data:`PATH`."""
-    lines = problems(run)[[*PATH, "status", "reason"]]
-    return {(w, s, v): (status, why) for w, s, v, status, why in lines.itertuples(index=False)}
+    by_path: dict[Any, Any] = problems(run).set_index(PATH)[["status", "reason"]].T.to_dict("list")
+    return by_path
 
 
 def reasons_of(run: Run, *columns: str) -> pd.DataFrame:
@@ -260,14 +288,6 @@ def unpredicted(run: Run) -> pd.DataFrame:
     missing = run.predicted[run.predicted["epoch_s"].isna()].reset_index()
     why = reasons_of(run, "epoch_s").query("basis == 'predicted'")[[*PATH, "reason"]]
     return missing[[*SERIES, "machine"]].merge(why.drop_duplicates(PATH), on=PATH, how="left")
-
-
-def roles_of(table: pd.DataFrame) -> pd.Series[str]:
-    """Return the role of each line's path."""
-    from gatherbench.strategies.registry import role_of  # imports torch
-
-    roles = map(role_of, table["strategy"], table["variant"])
-    return pd.Series(list(roles), table.index, str)
 
 
 def sort_series(

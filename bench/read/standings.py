@@ -14,22 +14,20 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from gatherbench.bench.read.derive import (
     GATHERS,
     baseline,
     ends_of,
-    epoch_logs,
     host_bound,
     mostly_noisy,
     noisy_series,
     over,
+    repeat_logs,
     sort_by,
     spread,
 )
-from gatherbench.bench.read.gpu import gpu_energy, idle_power_w
 from gatherbench.bench.read.tables import CASE, Run
 from gatherbench.bench.run.rows import SERIES, Key
 from gatherbench.stats.interval import Interval, Logs
@@ -41,6 +39,7 @@ _BASES = ("best", "reference")
 _COSTS = {
     **{"fetch_s": "waiting", "train_s": "train", "all_reduce_s": "all_reduce", "wait_s": "wait"},
     **{"cpu_s": "cpu", "cores": "cores", "link": "link", "rate": "rate", "gpu_watts": "watts"},
+    "gpu_net_joules": "joules",
 }
 _INVERSE: Mapping[PathWord, PathWord] = {"SLOW": "FAST", "FAST": "SLOW"}
 
@@ -92,7 +91,7 @@ def standings(run: Run) -> list[Standing]:
     from gatherbench.strategies.base import UNRANKED  # imports torch
     from gatherbench.strategies.registry import role_of
 
-    logs, medians, pair = epoch_logs(run), run.medians["epoch_s"], baseline(run)
+    logs, medians, pair = repeat_logs(run), run.medians["epoch_s"], baseline(run)
     busy, bound = mostly_noisy(run), host_bound(run)
     noisy = () if busy else noisy_series(run)
     lines = []
@@ -134,14 +133,12 @@ def table(run: Run) -> pd.DataFrame:
     lines = list[dict[str, Any]]()
     for standing in standings(run):
         for key in standing.logs:
-            line: dict[str, Any] = {**key._asdict(), "rank": "–", "shown": 1}
+            rank, shown = "noisy" if key in noisy and not busy else "–", 1
             if key in standing.ranked:
-                low, high = standing.rank(key)
-                line |= {"rank": f"{low}–{high}" if low < high else f"{low}", "shown": 0}
+                rank, shown = "–".join(dict.fromkeys(map(str, standing.rank(key)))), 0
             elif key == standing.limit:
-                line |= {"rank": "limit", "shown": 2}
-            elif key in noisy and not busy:
-                line["rank"] = "noisy"
+                rank, shown = "limit", 2
+            line: dict[str, Any] = {**key._asdict(), "rank": rank, "shown": shown}
             for name in _BASES if key not in noisy or busy else ():
                 if base := getattr(standing, name):
                     ratio = standing.speedup(key, base)
@@ -152,19 +149,12 @@ def table(run: Run) -> pd.DataFrame:
     ratios = [end for name in _BASES for end in ends_of(name)]
     frame = pd.DataFrame(lines, columns=[*SERIES, "rank", *ratios, *open_, "shown"])
     frame[open_] = frame[open_].eq(True)
-    frame = frame.join(_costs(run), on=SERIES).sort_values(["shown", "epoch"], kind="stable")
-    return sort_by(frame, workload=run.workloads).drop(columns="shown")
-
-
-def _costs(run: Run) -> pd.DataFrame:
-    """Return the costs of an epoch of each measured series, by series, and its repeats."""
     times = spread(run.measured["epoch_s"]).set_index(SERIES)[["median", "low", "high"]]
-    costs = times.set_axis(ends_of("epoch"), axis=1)
-    costs = costs.join(run.medians[[*_COSTS]].rename(columns=_COSTS))
-    energy = gpu_energy(run).set_index(SERIES)["above idle"]
-    costs["joules"] = energy if idle_power_w(run) is not None else np.nan
     cases = run.epochs.reindex(columns=[*CASE, "rank", "used", "epoch_s"]).query("rank < 0")
     used = cases.dropna(subset="epoch_s").drop_duplicates(CASE).groupby(SERIES)["used"]
-    costs["repeats"], costs["left_out"] = used.sum(), used.size() - used.sum()
-    costs["other"] = run.ended[run.ended["used"]].groupby(SERIES)["other_cores"].max()
-    return costs
+    repeats = {"repeats": used.sum(), "left_out": used.size() - used.sum()}
+    repeats["other"] = run.ended[run.ended["used"]].groupby(SERIES)["other_cores"].max()
+    costs = times.set_axis(ends_of("epoch"), axis=1).assign(**repeats)
+    costs = costs.join(run.medians[[*_COSTS]].rename(columns=_COSTS))
+    frame = frame.join(costs, on=SERIES).sort_values(["shown", "epoch"], kind="stable")
+    return sort_by(frame, workload=run.workloads).drop(columns="shown")

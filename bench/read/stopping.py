@@ -24,7 +24,7 @@ import pandas as pd
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case
 from gatherbench.bench.read.check import limits_of
-from gatherbench.bench.read.derive import PATH, epoch_logs, host_bound
+from gatherbench.bench.read.derive import PATH, host_bound, repeat_logs
 from gatherbench.bench.read.tables import Run, run_of
 from gatherbench.bench.run.frames import Frames
 from gatherbench.bench.run.part import key_of
@@ -73,7 +73,7 @@ class StoppingRule:
         table["cost_s"] = groups["case_s"].transform("sum")
         # Avoid twice in a row: a drift of the machine would fall on one series alone.
         table["again"] = groups["place"].transform("max") == len(cases) - 1
-        half_widths = widths(epoch_logs(run), host_bound(run))
+        half_widths = widths(repeat_logs(run), host_bound(run))
         by_path = {key[:3]: width for key, width in half_widths.items()}
         table["width"] = pd.Series(by_path, dtype=float).reindex(table.index)
         table["lacking"] = (max(FEWEST, measure.min_repeats) - table["quiet"]).clip(lower=0)
@@ -115,5 +115,5 @@ def imprecise(run: Run) -> dict[Key, float]:
     limits = Measure.model_validate(limits_of(run.plan))
     if limits.max_repeats <= limits.min_repeats:
         return {}  # the plan has a fixed number of repeats
-    half_widths = widths(epoch_logs(run), host_bound(run))
+    half_widths = widths(repeat_logs(run), host_bound(run))
     return {key: width for key, width in half_widths.items() if width > limits.precision}

@@ -13,6 +13,7 @@ exists in each run, NaN if it was not observed.
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Sequence
@@ -122,8 +123,10 @@ class Run:
     def medians(self) -> pd.DataFrame:
         """A line per measured series: medians of :attr:`measured` over repeats and epochs, of cases
         that count and of declared values over repeats. What is declared of minibatches
-        (``declared_sample_…``) is that of the workload.
+        (``declared_sample_…``) is that of the workload. ``role`` is that of its path.
         """
+        from gatherbench.strategies.registry import role_of  # imports torch
+
         seen = pd.concat([self.measured.droplevel("epoch"), self.ended[self.ended["used"]]])
         others = [*EPOCH_KEYS, *CASE_KEYS, *seen.filter(regex="^declared_")]
         numbers = seen.drop(columns=others, errors="ignore").astype(float)
@@ -131,7 +134,8 @@ class Run:
         drawn = self.declared.filter(like="declared_sample_").groupby("workload").median()
         declared = self.declared_medians.drop(columns=drawn.columns)
         medians = medians.join(declared, on=SERIES[:4]).join(drawn, on="workload")
-        return _derived("medians", medians)
+        roles = [role_of(*series[1:3]) for series in medians.index]
+        return _derived("medians", medians.copy().assign(role=roles), idle_w=self.idle_power_w)
 
     @cached_property
     def predicted(self) -> pd.DataFrame:
@@ -178,6 +182,12 @@ class Run:
         """Whether any case was measured on a GPU."""
         return "cuda" in self._all("backend", ["measured"])
 
+    @property
+    def idle_power_w(self) -> float:
+        """The GPU's power with an idle process on it, W; NaN: not measured."""
+        readings = self.calibration.query("metric == 'idle_power' and status == 'ok'")["value"]
+        return float(readings.iloc[-1]) if len(readings) else math.nan
+
     def _all(self, column: str, bases: Sequence[str] = BASES) -> list[str]:
         tables = (table[table["basis"].isin(bases)] for table in (self.cases, self.epochs))
         return sorted({str(value) for table in tables for value in table[column].unique()})
@@ -193,18 +203,6 @@ class Run:
         sampling = str(self.plan["measure"].get("sampling", "live"))
         could = sampling not in GPU_SAMPLING or "cuda" in self._all("backend")
         return sampling if could else "live"
-
-    @cached_property
-    def minibatches(self) -> str:
-        """``fresh``: each epoch has minibatches of its own; ``same``, in older runs."""
-        has_sets = "minibatch_set" in self.epochs and self.epochs["minibatch_set"].notna().any()
-        return str(self.plan["measure"].get("minibatches", "fresh" if has_sets else "same"))
-
-    @property
-    def sampling(self) -> str:
-        """The source of minibatches with the workers: ``live``, ``replay, 2 workers``."""
-        workers = self.sampler_workers
-        return f"{self.drawn}, {workers} worker{'s' * (workers > 1)}" if workers else self.drawn
 
     @property
     def sampler_workers(self) -> int:
@@ -229,7 +227,7 @@ class Run:
         return {ident: names[first[text]] for ident, text in texts.items()}
 
 
-def _derived(name: str, frame: pd.DataFrame, **given: pd.Series[float]) -> pd.DataFrame:
+def _derived(name: str, frame: pd.DataFrame, **given: Any) -> pd.DataFrame:
     """Return the frame with the columns that ``derived.toml`` derives of it and what is given."""
     with_given = frame.assign(**given).copy()  # in one piece, as many single columns are slow
     for column, formula in _DERIVED[name].items():
@@ -347,10 +345,7 @@ def _with_noise(frame: pd.DataFrame, noise: pd.DataFrame, keys: Sequence[str]) -
     """Return the lines with columns in order: the keys, those of noise, other observations."""
     marked = frame.join(noise, on=CASE).reset_index(drop=True)
     marked[["noisy", "used"]] = marked[["noisy", "used"]].eq(True)
-    places, keys = {name: place for place, name in enumerate(KNOWN)}, [*keys, *noise]
-    metrics = [str(name) for name in marked if name not in keys]
-    metrics.sort(key=lambda name: places.get(name.removesuffix("_samples"), len(places)))
-    return marked[[*keys, *metrics]]
+    return marked[list(dict.fromkeys([*keys, *noise, *marked]))]
 
 
 def load_reference(folder: Path = REFERENCE) -> pd.DataFrame:

@@ -18,11 +18,11 @@ import numpy as np
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.workload import ranks_of
 from gatherbench.bench.read.derive import (
-    epoch_logs,
     mostly_noisy,
     noise,
     noisy_series,
     problems,
+    repeat_logs,
 )
 from gatherbench.bench.read.standings import Standing, standings
 from gatherbench.bench.read.stopping import imprecise
@@ -258,7 +258,7 @@ def _cautions(run: Run) -> Iterator[str]:
         yield f"Failed: repeats of {paths}; their other repeats count. The first: {why}"
     if mostly_noisy(run):
         yield f"Busy machine: {busy}. Nothing is decided; measure again on an idle machine"
-    single = sum(len(repeats) == 1 for repeats in epoch_logs(run).values())
+    single = sum(len(repeats) == 1 for repeats in repeat_logs(run).values())
     if single:
         yield f"Too few repeats: {single} series have one, which does not tell how processes differ"
     if (waiting := Waiting.of(run.env)).passive:

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 
 from gatherbench.bench.read.derive import (
     baseline,
-    epoch_times,
     modelled_from_noisy,
     no_ratio_over,
     noisy_series,
     problems,
+    series_of,
     sort_series,
     unpredicted,
 )
@@ -119,12 +119,10 @@ def _missing(
 ) -> Mapping[tuple[str, str], dict[tuple[str, str], str]]:
     """Give by basis and workload the reasons of paths that lack a value, or some repeats."""
     missing = defaultdict[tuple[str, str], dict[tuple[str, str], str]](dict)
-    measured = epoch_times(run).query("basis == 'measured'")[SERIES[:3]]
     there = set(values[SERIES[:3]].itertuples(index=False, name=None))
-    for workload, *names in measured.itertuples(index=False, name=None):
-        if (workload, *names) not in there:
-            reason = absent if isinstance(absent, str) else absent[workload]
-            missing["measured", workload][names[0], names[1]] = reason
+    for workload, *names in [key[:3] for key in series_of(run) if key[:3] not in there]:
+        reason = absent if isinstance(absent, str) else absent[workload]
+        missing["measured", workload][names[0], names[1]] = reason
     for bad in problems(run).to_dict("records"):
         some = "" if bad["repeats"] == bad["of"] else f"{bad['repeats']} of {bad['of']} repeats "
         # A repeat that was measured may lack a value for another reason.

@@ -80,7 +80,8 @@ def in_short(run: Run) -> list[tuple[str, str]]:
     """Return the main facts for the head of a report: names and values."""
     cpu, counts = run.env.get("cpu", {}), cases_ended(run)
     epochs, dropped = map(run.plan["measure"].get, ("epochs", "warmup_epochs"))
-    many = f"{repeats_of(run)} × {epochs} epochs"
+    many, workers = f"{repeats_of(run)} × {epochs} epochs", run.sampler_workers
+    drawn = f"{run.drawn}, {workers} worker{'s' * (workers > 1)}" if workers else run.drawn
     ended = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
     cores, memory = cpu.get("usable_cores"), run.env.get("memory", {}).get("total")
     host = [cpu.get("model") or "unknown processor"]
@@ -91,6 +92,6 @@ def in_short(run: Run) -> list[tuple[str, str]]:
         ("GPU", short(gpu_of(run) or "none: figures are of host memory")),
         ("Plan", short(run.plan.get("description") or run.plan.get("name", "unnamed"), 160)),
         ("Cases", ended),
-        ("Epochs", f"{many}, {dropped} warm-up dropped, sampling {run.sampling}"),
+        ("Epochs", f"{many}, {dropped} warm-up dropped, sampling {drawn}"),
         ("Commit", short(run.commit or "unknown")),
     ]

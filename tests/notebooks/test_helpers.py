@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from gatherbench.bench.read.derive import epoch_times
+from gatherbench.bench.read.derive import stage_breakdown
 from gatherbench.stats.interval import Interval
 from tools.notebooks import RESULTS_VARIABLE
 
@@ -28,11 +28,11 @@ def results(tmp_path, monkeypatch):
 def test_of_several_runs_the_one_with_more_repeats_counts(make_run):
     make_run("20261120-old-aaaaaa", series=SLOW, workloads=(SAGE, GAT), repeats=3)
     make_run("20261121-new-bbbbbb", series=FAST, workloads=(SAGE,), repeats=1)
-    found = helpers.known(epoch_times, "host").set_index(["workload", "variant"])["median"]
+    found = helpers.known(stage_breakdown, "host").set_index(["workload", "variant"])["median"]
     assert found[SAGE, "naive"] == pytest.approx(3.01), "not the 0.31 s of the later one repeat"
     assert [run.run_id for run in helpers.runs_on("host")] == ["20261120-old-aaaaaa"]
     make_run("20261122-new-cccccc", series=FAST, workloads=(SAGE,), repeats=3)
-    found = helpers.known(epoch_times, "host").set_index(["workload", "variant"])["median"]
+    found = helpers.known(stage_breakdown, "host").set_index(["workload", "variant"])["median"]
     assert found[SAGE, "naive"] == pytest.approx(0.31), "of as many the newer"
     assert found[SAGE, "pinned"] == pytest.approx(2.51), "which the newer lacks"
     newest, older = helpers.runs_on("host")

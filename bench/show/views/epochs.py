@@ -14,7 +14,6 @@ from gatherbench.bench.read.derive import (
     mostly_noisy,
     no_ratio_over,
     problems,
-    roles_of,
     sort_by,
     sort_series,
     stage_breakdown,
@@ -127,8 +126,8 @@ def epoch_breakdown(run: Run) -> Chart:
     stages = stage_breakdown(run)
     exchange = list(WITHIN_TRAIN) if stages[list(WITHIN_TRAIN)].any(axis=None) else []
     stages["train"] = (stages["train"] - stages[exchange].sum(axis=1)).clip(lower=0)
-    unfetched = stages[(roles_of(stages) == "no_fetch") & (stages["basis"] == "measured")]
-    limit = dict(zip(unfetched["workload"], unfetched["median"], strict=True))
+    unfetched = run.medians.query("role == 'no_fetch'")["epoch_s"].dropna()
+    limit = {key[0]: float(epoch_s) for key, epoch_s in unfetched.items()}  # type: ignore[index]
     overlap = ready = split = ""
     if run.has_gpu:
         overlap = (

@@ -3,8 +3,7 @@ rows that a path keeps in device memory, which need not cross it."""
 
 from __future__ import annotations
 
-from gatherbench.bench.read.derive import sort_series
-from gatherbench.bench.read.gpu import copied_ratio, link_bytes, requests_declared
+from gatherbench.bench.read.derive import copied_ratio, link_bytes, requests_declared, sort_series
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.table import WHAT, Column, Table, table_of

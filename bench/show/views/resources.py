@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gatherbench.bench.read.derive import issue_shares, reasons_of, roles_of, sort_series, spread
-from gatherbench.bench.read.gpu import gpu_energy, idle_power_w
+from gatherbench.bench.read.derive import gpu_energy, reasons_of, sort_series, spread
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES
 from gatherbench.bench.show.charts import bars, drawn
@@ -18,6 +17,7 @@ from gatherbench.bench.show.drawing import Chart
 from gatherbench.bench.show.table import Table, table_of
 from gatherbench.bench.show.view import View
 
+_ISSUED = ("train", "fetch", "left")
 _IDLE = {
     "idle": ("drawn by the idle GPU in that time", "grey"),
     "above idle": ("above idle", "vermilion"),
@@ -32,9 +32,8 @@ def gather_rates(run: Run) -> pd.DataFrame:
     too small to try), and ``loop_to_alone_share``.
     """
     names = {"gather_alone_rate": "alone_B_per_s", "gather_rate": "in_the_loop_B_per_s"}
-    rates = run.medians[[*names]].rename(columns=names).dropna(subset="in_the_loop_B_per_s")
-    table = rates.reset_index()
-    table = table[roles_of(table) == "conventional"]
+    rates = run.medians.query("role == 'conventional'")[[*names]].rename(columns=names)
+    table = rates.dropna(subset="in_the_loop_B_per_s").reset_index()
     share = table["in_the_loop_B_per_s"] / table["alone_B_per_s"]
     return sort_series(table.assign(loop_to_alone_share=share))
 
@@ -49,9 +48,9 @@ def _gathered(run: Run) -> Table:
 
 
 def _issued(run: Run) -> Table:
-    parts = ["draw", "wait", "train", "fetch", "left"]
-    frame = issue_shares(run)[[*SERIES, *parts]]
-    frame = frame.rename(columns={name: f"{name}_share" for name in parts})
+    names = {f"issue_{part}": f"{part}_share" for part in ("draw", "wait", *_ISSUED)}
+    frame = run.medians[[*names]].dropna(subset=[f"issue_{part}" for part in _ISSUED])
+    frame = sort_series(frame.rename(columns=names).reset_index())
     note = (
         "What the host needed of an epoch: medians over repeats and epochs, by the clock of the"
         " thread that trains. Draw: to draw minibatches, or have them drawn; wait: for minibatches;"
@@ -67,14 +66,15 @@ def gpu_energy_per_epoch(run: Run) -> Chart:
     A faster strategy saves part of the idle energy too, because the epoch is shorter; the part
     above idle is that of the work. Host and processors are excluded.
     """
-    idle, values = idle_power_w(run), gpu_energy(run)
+    watts, values = run.idle_power_w, gpu_energy(run)
+    idle = "unknown" if pd.isna(watts) else f"{watts:.0f} W"
     why = reasons_of(run, "energy_gpu_energy_j", "gpu_energy_j")["reason"]
     return bars(
         run,
         values,
         title="Energy of the GPU per epoch",
         reading="The GPU alone, by its energy counter over windows of whole epochs, 10 s and more. "
-        f"Idle power, with a process on the GPU: {'unknown' if idle is None else f'{idle:.0f} W'}. "
+        f"Idle power, with a process on the GPU: {idle}. "
         "Medians of repeats; whiskers: quartiles.",
         quantity="energy per epoch",
         unit="J",

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
 from gatherbench.bench.read.compare import COLUMNS, CompareError, choices, compare_runs, deciding
-from gatherbench.bench.read.derive import epoch_times
+from gatherbench.bench.read.derive import stage_breakdown
 from gatherbench.bench.read.tables import Run, run_of
 from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.rows import PROCESS, Row, RowMaker
@@ -237,7 +237,7 @@ def test_what_is_compared_are_typical_epochs():
     found = line(table, "naive")
     assert [found[name] for name in ("base", "new", "ratio")] == pytest.approx([2, 4, 2])
     assert "geometric mean over repeats of each repeat's median" in in_a_line(shown(table, a, b))
-    assert epoch_times(a)["median"].to_list() == pytest.approx([2.5])
+    assert stage_breakdown(a)["median"].to_list() == pytest.approx([2.5])
 
 
 def test_what_a_path_chose_otherwise_while_it_was_set_up_is_a_changed_fact_of_it():

@@ -11,13 +11,12 @@ import pytest
 from gatherbench.bench.read import tables
 from gatherbench.bench.read.derive import (
     baseline,
-    epoch_logs,
-    epoch_times,
+    gpu_energy,
     problems,
+    repeat_logs,
     speedup_over,
     stage_breakdown,
 )
-from gatherbench.bench.read.gpu import gpu_energy
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.run.rows import Key
 from gatherbench.stats.interval import interval_of
@@ -66,8 +65,10 @@ def test_what_is_shown_of_epochs_is_their_median_and_quartiles(make_run):
     times = put(lambda row: (1.0, 2.0, 3.0, 10.0)[int(row["epoch"])], metric="wall_time")
     edit(folder, lambda row: times(row) if row["epoch"] != "-1" else None)
     run = load_run(folder)
-    assert epoch_times(load_run(make_run("20261122-none-b", series=PINNED_ONLY, epochs=0))).empty
-    found = of(epoch_times(run), "cpu_gather", "pinned")
+    assert stage_breakdown(
+        load_run(make_run("20261122-none-b", series=PINNED_ONLY, epochs=0))
+    ).empty
+    found = of(stage_breakdown(run), "cpu_gather", "pinned")
     assert [found[c] for c in ("median", "low", "high", "count")] == pytest.approx(
         [2.5, 1.75, 4.75, 8]
     )
@@ -91,7 +92,7 @@ def test_a_repeat_counts_as_one_by_its_median_epoch(make_run):
     run = load_run(folder)
     assert of(speedup_over(run), "cpu_gather", "pinned")["speedup"] == pytest.approx(1.71 / 2)
     key = (run.workloads[0], "cpu_gather", "pinned", "host", "measured")
-    found = interval_of(epoch_logs(run)[Key(*key)])
+    found = interval_of(repeat_logs(run)[Key(*key)])
     assert found.value == pytest.approx(2)
     assert found.half_width == pytest.approx(math.exp(12.7062 * math.log(4) / 2) - 1, rel=1e-3)
 
@@ -148,12 +149,12 @@ def test_nothing_counts_of_a_case_that_was_cut_off(make_run):
     (folder / "cases.csv").write_text(head)
     run = load_run(folder)
     assert run.measured.empty
-    assert epoch_times(run).empty
+    assert stage_breakdown(run).empty
 
 
 def test_series_stand_in_reading_order(make_run):
     series = [("zzz_new", "default", (0.1, 0.1, 0.1)), EIGHT[-1], PINNED, NAIVE]
-    table = epoch_times(load_run(make_run(series=series)))
+    table = stage_breakdown(load_run(make_run(series=series)))
     names = list(zip(table["strategy"], table["variant"], strict=True))
     assert names == [NAIVE[:2], PINNED[:2], EIGHT[-1][:2], ("zzz_new", "default")]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.read.derive import epoch_times, mostly_noisy, noise, noisy_series
+from gatherbench.bench.read.derive import mostly_noisy, noise, noisy_series, stage_breakdown
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.answer import cautions
 
@@ -96,12 +96,12 @@ def test_what_was_measured_beside_other_work_stays_out_while_there_are_quiet_rep
     folder = make_run(other_cores=1.5, beside=("cpu_gather", "pinned", 1), repeats=3)
     where = {"variant": "pinned", "repeat": "1", "metric": "wall_time"}
     mixed = read(folder, put(lambda row: 10 * float(row["value"]), **where))
-    times = epoch_times(mixed).set_index("variant")
+    times = stage_breakdown(mixed).set_index("variant")
     assert times["count"].to_dict() == {"naive": 12, "pinned": 8, "registered": 12}
     assert noisy_series(mixed) == {}
     assert len(mixed.epochs) == 36, "every epoch stays in the frame"
     noisy = load_run(make_run("20261122-b-2", other_cores=1.5))
-    assert set(epoch_times(noisy)["count"]) == {12}, "there are no quiet ones"
+    assert set(stage_breakdown(noisy)["count"]) == {12}, "there are no quiet ones"
     assert list(noisy_series(noisy).values()) == pytest.approx([1.5] * 3)
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from tests.bench.observations import rows_of_run, write_rows
 
-from gatherbench.bench.read.derive import epoch_times, problems
+from gatherbench.bench.read.derive import problems, stage_breakdown
 from gatherbench.bench.read.tables import load_run, run_of
 from gatherbench.bench.run.agreement import judged, right_in, strays_in
 from gatherbench.bench.run.frames import frames_of
@@ -170,7 +170,7 @@ def test_who_strays_fails_and_leaves_no_number_to_be_shown(store):
     measured = rows_of_run(store)
     assert ended(store) == 1, "who crashed has failed already"
     run = load_run(store.folder)
-    assert list(epoch_times(run)["strategy"]) == ["cpu_gather"]
+    assert list(stage_breakdown(run)["strategy"]) == ["cpu_gather"]
     reasons = problems(run).set_index("strategy")["reason"]
     assert "train.loss of minibatch set 0 is 5.0" in reasons["aligned_zero_copy"]
     assert reasons["ours"] == "killed by signal 9", "what happened first"
@@ -188,7 +188,7 @@ def test_a_run_that_was_killed_is_read_as_if_it_had_ended(store):
     write_rows(store, [*rows_of_run(store), *case(("all_in_gpu", "default"), [4.0])[:-1]])
     before = (store.folder / "cases.csv").read_bytes()
     run = load_run(store.folder)
-    assert list(epoch_times(run)["strategy"]) == ["cpu_gather"]
+    assert list(stage_breakdown(run)["strategy"]) == ["cpu_gather"]
     assert set(run.measured.reset_index()["strategy"]) == {"cpu_gather"}
     assert "it trained on other rows" in problems(run).set_index("strategy")["reason"][ALIGNED[0]]
     assert (store.folder / "cases.csv").read_bytes() == before

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from tests.bench.observations import rows_of_run
 
-from gatherbench.bench.read.derive import epoch_logs
+from gatherbench.bench.read.derive import repeat_logs
 from gatherbench.bench.read.tables import Run, run_of
 from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.part import CUT_OFF, PartWriter, counted
@@ -244,7 +244,7 @@ def test_each_process_of_a_repeat_is_one_number_paired_in_its_own_blocks():
     b = resumed("pinned", [1.0, 2.0, 10.0, 20.0], [3.0, 2.0, 3.0, 2.0])
     run = read(a + b)
     assert run.measured["block"].tolist() == [0, 0, 1, 1] * 2
-    logs = {key.variant: found for key, found in epoch_logs(run).items()}
+    logs = {key.variant: found for key, found in repeat_logs(run).items()}
     found = ratio_of(logs["naive"], logs["pinned"])
     assert found.value == pytest.approx(math.sqrt(6))
     assert found.repeats == 2

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from gatherbench.bench.read.gpu import gpu_energy, idle_power_w
+from gatherbench.bench.read.derive import gpu_energy
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.drawing import draw
 from gatherbench.bench.show.views.resources import gpu_energy_per_epoch
@@ -60,7 +60,7 @@ def by_strategy(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
 def test_rows_of_the_whole_run_are_no_cases(run):
     assert set(run.epochs["workload"]) == set(run.cases["workload"]) == {WORKLOAD}
     assert len(run.calibration) == 1
-    assert idle_power_w(run) == IDLE_W
+    assert run.idle_power_w == IDLE_W
 
 
 def test_energy_an_epoch_splits_at_the_idle_power(run):

@@ -5,10 +5,10 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from gatherbench.bench.read.derive import issue_shares
-from gatherbench.bench.read.tables import load_run
+from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.views.resources import GATHER, ISSUE, gather_rates
 
@@ -33,6 +33,12 @@ def issued(train: float, fetch: float, drain: float, waited: float | None = None
     return more
 
 
+def shares_of(run: Run) -> pd.DataFrame:
+    """What is issued of an epoch of each path, and whether that bounds it."""
+    names = {f"issue_{part}": part for part in ("train", "fetch", "draw", "wait", "left")}
+    return run.medians.reset_index().rename(columns=names)
+
+
 def test_what_was_issued_is_a_share_of_the_epoch(run_of):
     run = run_of(
         series=[BASELINE, ALIGNED],
@@ -43,13 +49,13 @@ def test_what_was_issued_is_a_share_of_the_epoch(run_of):
     assert ISSUE.applies(run)
     table = ISSUE.frame(run)
     assert len(table.lines) == 2
-    shares = issue_shares(run).set_index("strategy")
+    shares = shares_of(run).set_index("strategy")
     of_path = shares.loc["aligned_zero_copy", ["wait", "train", "fetch", "left"]]
     assert of_path.tolist() == pytest.approx(
         [0.2 / 1.01, 0.505 / 1.01, 0.101 / 1.01, 0.0505 / 1.01]
     )
     assert shares.loc["cpu_gather", "train"] == pytest.approx(0.505 / 1.71)
-    assert not shares["bound"].any(), "60 % of the epoch"
+    assert not shares["host_bound"].any(), "60 % of the epoch"
     assert shares["draw"].isna().all(), "nobody told what part of the stage was a wait"
     assert "draw" not in [column.field for column in table.columns]
 
@@ -57,9 +63,9 @@ def test_what_was_issued_is_a_share_of_the_epoch(run_of):
 def test_what_the_loop_draws_itself_is_no_wait(run_of):
     """0.2 s of 1.01 for minibatches, and 0.5 for steps and fetches: 69 %."""
     run = run_of(series=[BASELINE, ALIGNED], backend="cuda", more=issued(0.4, 0.1, 0.05))
-    shares = issue_shares(run).set_index("strategy").loc["aligned_zero_copy"]
+    shares = shares_of(run).set_index("strategy").loc["aligned_zero_copy"]
     assert shares[["draw", "wait"]].tolist() == pytest.approx([0.2 / 1.01, 0.0])
-    assert shares["bound"]
+    assert shares["host_bound"]
 
 
 @pytest.mark.parametrize(("waited", "bound"), [(0.01, True), (0.15, False)])
@@ -71,11 +77,11 @@ def test_what_the_training_thread_takes_to_begin_draws_is_issued_too(run_of, wai
         sampling="gpu",
         more=issued(0.4, 0.1, 0.05, waited),
     )
-    shares = issue_shares(run).set_index("strategy").loc["aligned_zero_copy"]
+    shares = shares_of(run).set_index("strategy").loc["aligned_zero_copy"]
     assert shares["draw"] == pytest.approx((0.2 - waited) / 1.01)
     assert shares["wait"] == pytest.approx(waited / 1.01)
     assert shares["issued"] == pytest.approx((0.5 + 0.2 - waited) / 1.01)
-    assert shares["bound"] == bound
+    assert shares["host_bound"] == bound
     table = ISSUE.frame(run)
     assert "draw" in [column.field for column in table.columns]
 
@@ -93,7 +99,7 @@ def test_issuing_bounds_an_epoch_if_it_takes_most_of_it_and_the_gpu_is_done(
 ):
     series = [BASELINE, ALIGNED, IN_GPU]
     run = run_of(series=series, backend="cuda", sampling="gpu", more=issued(train, 0.1, drain))
-    shares = issue_shares(run).set_index("strategy")["bound"].to_dict()
+    shares = shares_of(run).set_index("strategy")["host_bound"].to_dict()
     assert shares == {"cpu_gather": False, "aligned_zero_copy": bound, "all_in_gpu": bound}
 
 
@@ -121,7 +127,7 @@ def test_capturing_is_named_as_a_remedy_where_the_plan_would_take_it(run_of, wor
 
 def test_a_path_that_gathers_on_the_cpu_is_not_called_bound_by_issuing(run_of):
     run = run_of(series=[BASELINE], backend="cuda", sampling="gpu", more=issued(0.2, 1.4, 0.01))
-    assert not issue_shares(run)["bound"].any()
+    assert not shares_of(run)["host_bound"].any()
 
 
 def test_on_the_host_nothing_is_issued(run_of):
@@ -148,11 +154,11 @@ def test_what_issues_and_what_else_it_does_is_not_known_counts_draws_and_steps_a
     disk = ("disk_direct", "threads", (0.2, 0.3, 0.5))
     more = issued(0.5, 0.3, 0.05)
     run = run_of(series=[BASELINE, disk, ALIGNED], backend="cuda", sampling="gpu", more=more)
-    shares = issue_shares(run).set_index("strategy")
+    shares = shares_of(run).set_index("strategy")
     assert shares["issued"].to_dict() == pytest.approx(
         {"cpu_gather": 0.5 / 1.71, "disk_direct": 0.5 / 1.01, "aligned_zero_copy": 0.8 / 1.01}
     )
-    assert shares["bound"].to_dict() == {
+    assert shares["host_bound"].to_dict() == {
         "cpu_gather": False, "disk_direct": False, "aligned_zero_copy": True,
     }  # fmt: skip
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gatherbench.bench.read.axis import axis
-from gatherbench.bench.read.gpu import copied_ratio, link_bytes
+from gatherbench.bench.read.derive import copied_ratio, link_bytes
 from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.page import render_report
 from gatherbench.bench.show.views.requests import data_path, link_traffic
