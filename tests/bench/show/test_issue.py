@@ -5,7 +5,6 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from gatherbench.bench.read.tables import Run, load_run
@@ -33,10 +32,8 @@ def issued(train: float, fetch: float, drain: float, waited: float | None = None
     return more
 
 
-def shares_of(run: Run) -> pd.DataFrame:
-    """What is issued of an epoch of each path, and whether that bounds it."""
-    names = {f"issue_{part}": part for part in ("train", "fetch", "draw", "wait", "left")}
-    return run.medians.reset_index().rename(columns=names)
+def shares_of(run: Run) -> Any:
+    return run.medians.reset_index().rename(columns=lambda name: name.removeprefix("issue_"))
 
 
 def test_what_was_issued_is_a_share_of_the_epoch(run_of):
