@@ -114,18 +114,25 @@ def baseline(run: Run) -> tuple[str, str]:
     return next(paths[PATH[1:]].itertuples(index=False, name=None), ("cpu_gather", "naive"))
 
 
+@lru_cache(maxsize=4)  # a run is read by many views
 def predictions(run: Run) -> pd.DataFrame:
-    """Return the predicted series: :data:`SERIES`, ``median`` (the epoch, s), ``fetch``, ``train``
-    (s), and ``speedup`` over the baseline, NaN if one borrows times from noisy series.
+    """Return the predicted series: :data:`SERIES`, ``machine``, ``median`` (the epoch, s),
+    ``fetch``, ``train`` (s), ``speedup`` over the baseline, and the ``reason`` if it has no epoch.
+
+    ``noisy``: it borrows times only from series without a quiet repeat. Other work has lengthened
+    these times, so it has no valid ratio.
     """
     names = {"epoch_s": "median", "fetch_s": "fetch", "train_s": "train"}
-    table = run.predicted.rename(columns=names).dropna(subset="median").reset_index()
-    noisy = pd.MultiIndex.from_frame(table[SERIES]).isin([*modelled_from_noisy(run)])
-    quiet = table["median"].mask(noisy)
+    table, noisy = run.predicted.rename(columns=names).reset_index(), noisy_series(run)
+    lent = {key.workload for key in noisy} - {k.workload for k in series_of(run) if k not in noisy}
+    table["noisy"] = table["borrowed"].notna() & table["workload"].isin(lent)
+    quiet = table["median"].mask(table["noisy"])
     base = quiet[table[PATH[1:]].eq(list(baseline(run))).all(axis=1)].dropna()
     base.index = table.loc[base.index, "workload"]
     table["speedup"] = table["workload"].map(base).astype(float) / quiet
-    return sort_series(table[[*SERIES, *names.values(), "speedup"]])
+    why = reasons_of(run, "epoch_s").query("basis == 'predicted'")[[*PATH, "reason"]]
+    table = table.merge(why.drop_duplicates(PATH), on=PATH, how="left")
+    return table[[*SERIES, "machine", *names.values(), "speedup", "noisy", "reason"]]
 
 
 def speedups(run: Run) -> pd.DataFrame:
@@ -142,16 +149,6 @@ def noisy_series(run: Run) -> dict[Key, float]:
     noisy = run.ended[run.ended["noisy"] & run.ended["used"]]
     worst = noisy["other_cores"].groupby(SERIES).max()
     return {Key(*series): cores for series, cores in worst.items()}  # type: ignore[misc]
-
-
-def modelled_from_noisy(run: Run) -> set[Key]:
-    """Return predicted series that take times only from series without a quiet repeat: they have
-    no valid ratios, as other work has lengthened these times.
-    """
-    noisy = noisy_series(run)
-    lent = {key.workload for key in noisy} - {k.workload for k in series_of(run) if k not in noisy}
-    borrowing = run.predicted.index[run.predicted["borrowed"].notna()]
-    return {Key(*names[:5]) for names in borrowing if names[0] in lent}
 
 
 def mostly_noisy(run: Run) -> bool:
@@ -281,13 +278,6 @@ def reasons_of(run: Run, *columns: str) -> pd.DataFrame:
     why = run.reasons
     why = why[why["column"].isin(columns) & (why["status"] != "ok") & (why["rank"] < 0)]
     return sort_by(why, column=columns)
-
-
-def unpredicted(run: Run) -> pd.DataFrame:
-    """Return the predictions without an epoch, their ``machine``, and the ``reason``."""
-    missing = run.predicted[run.predicted["epoch_s"].isna()].reset_index()
-    why = reasons_of(run, "epoch_s").query("basis == 'predicted'")[[*PATH, "reason"]]
-    return missing[[*SERIES, "machine"]].merge(why.drop_duplicates(PATH), on=PATH, how="left")
 
 
 def sort_series(

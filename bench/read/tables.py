@@ -342,10 +342,11 @@ def noise_of(epochs: pd.DataFrame, cases: pd.DataFrame, env: dict[str, Any]) -> 
 
 
 def _with_noise(frame: pd.DataFrame, noise: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Return the lines with columns in order: the keys, those of noise, other observations."""
+    """Return the lines with columns in order: keys, those of noise, known ones, the others."""
     marked = frame.join(noise, on=CASE).reset_index(drop=True)
     marked[["noisy", "used"]] = marked[["noisy", "used"]].eq(True)
-    return marked[list(dict.fromkeys([*keys, *noise, *marked]))]
+    known = [name for name in KNOWN if name in marked]
+    return marked[list(dict.fromkeys([*keys, *noise, *known, *marked]))]
 
 
 def load_reference(folder: Path = REFERENCE) -> pd.DataFrame:

@@ -12,13 +12,12 @@ from matplotlib.figure import Figure
 
 from gatherbench.bench.read.derive import (
     baseline,
-    modelled_from_noisy,
     no_ratio_over,
     noisy_series,
+    predictions,
     problems,
     series_of,
     sort_series,
-    unpredicted,
 )
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.run.rows import SERIES, Key
@@ -104,8 +103,9 @@ def bars(
 def _marks(run: Run, row: Mapping[Hashable, Any], ratio: bool) -> str:
     """Return the marks after a number: a noisy series, or a ratio that decides nothing."""
     key, over = Key(*(str(row[name]) for name in SERIES)), baseline(run)
-    noisy = noisy_series(run)
-    marks = NOISY * (key in noisy or key in modelled_from_noisy(run))
+    predicted = predictions(run).query("noisy")[SERIES].itertuples(index=False, name=None)
+    noisy = {*noisy_series(run), *predicted}
+    marks = NOISY * (key in noisy)
     if not ratio:
         return marks
     reference = key._replace(strategy=over[0], variant=over[1])
@@ -129,6 +129,6 @@ def _missing(
         reason = f"{some}{bad['status']}: {bad['reason']}"
         of_workload = missing["measured", bad["workload"]]
         of_workload.setdefault((bad["strategy"], bad["variant"]), reason)
-    for row in unpredicted(run).to_dict("records"):
+    for row in predictions(run).query("median.isna()").to_dict("records"):
         missing["predicted", row["workload"]][row["strategy"], row["variant"]] = row["reason"]
     return missing

@@ -99,7 +99,7 @@ def predictions(run: Run) -> Table:
             Column("train", "train", "s", like="median", short="train"),
             Column("speedup", f"speed-up over {over}", "×", short=f"speed-up over\n{over}"),
         ],
-        sort_series(derive.predictions(run), run.workloads),
+        sort_series(derive.predictions(run).dropna(subset="median"), run.workloads),
         f"Predicted for {machines}, not measured",
         "The model does not rank paths that differ by less than a factor of"
         f" {_model_error(run):.2f}: its own error may be as large.",

@@ -11,7 +11,7 @@ from gatherbench.bench.model.predict import profile_of
 from gatherbench.bench.model.profile import LinkProfile, ProfileError
 from gatherbench.bench.model.roofline import ROOFS, against_measured, roofline, roofs
 from gatherbench.bench.plan.workload import Workload
-from gatherbench.bench.read.derive import modelled_from_noisy, problems, unpredicted
+from gatherbench.bench.read.derive import predictions, problems
 from gatherbench.bench.read.tables import Run
 from gatherbench.bench.read.units import quantity, short, span
 from gatherbench.bench.run.rows import SERIES
@@ -174,14 +174,14 @@ def _notes(run: Run) -> Iterator[str]:
     if absent := _known(run)[2]:
         yield absent
     if run.predicted["borrowed"].notna().any():
-        lent = modelled_from_noisy(run)
-        noisy = ", while other work ran throughout, so no ratio is given" * bool(lent)
+        lent = bool(predictions(run)["noisy"].any())
+        noisy = ", while other work ran throughout, so no ratio is given" * lent
         shares = (run.predicted["sample_s"] / run.predicted["epoch_s"]).dropna()
         yield (
             f"Drawing minibatches takes the time that was measured on {run.machine}{noisy}:"
             f" {span(shares.min(), shares.max(), 'share')} of these epochs."
         )
-    rows, known = unpredicted(run), set(problems(run)["reason"])
+    rows, known = predictions(run).query("median.isna()"), set(problems(run)["reason"])
     repeated = rows["reason"].map(lambda reason: any(why in reason for why in known)).astype(bool)
     for (machine, reason), group in rows[~repeated].groupby(["machine", "reason"], sort=False):
         paths = map(in_words, group["strategy"], group["variant"])

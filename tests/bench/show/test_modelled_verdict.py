@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gatherbench.bench.read.derive import modelled_from_noisy, noisy_series, predictions
+from gatherbench.bench.read.derive import noisy_series, predictions
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.show.views import model
 
@@ -58,7 +58,7 @@ def test_a_model_that_may_borrow_from_a_quiet_series_says_nothing(make_run):
         make_run(series=[NAIVE, PINNED], other_cores=1.5, beside=(*PINNED[:2], 0), **more)
     )
     assert [key[1:3] for key in noisy_series(run)] == [PINNED[:2]]
-    assert modelled_from_noisy(run) == set()
+    assert not predictions(run)["noisy"].any()
 
 
 def test_a_ratio_is_of_two_predicted_epochs(modelled):
