@@ -92,7 +92,7 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
 ) -> None:
     """Remove a dataset; downloads stay."""
-    from gatherbench.bench.read.units import bytes_in_words
+    from gatherbench.bench.read.units import quantity
     from gatherbench.bench.show.listing import bytes_below
     from gatherbench.datasets.dataset import not_ours
     from gatherbench.datasets.files import discard, exclusive
@@ -104,7 +104,7 @@ def remove(
     if refusal := not_ours(folder):
         fail(refusal)
     with exclusive(folder):
-        size = bytes_in_words(bytes_below(folder))
+        size = quantity(bytes_below(folder), "B")
         if not yes:
             typer.confirm(f"Remove {folder}, {size}?", abort=True, err=True)
         discard(folder)

@@ -89,9 +89,8 @@ def standings(run: Run) -> list[Standing]:
     Unranked are roles of no use for training, and series without a quiet repeat, unless most are.
     """
     from gatherbench.strategies.base import UNRANKED  # imports torch
-    from gatherbench.strategies.registry import role_of
 
-    logs, medians, pair = repeat_logs(run), run.medians["epoch_s"], baseline(run)
+    logs, medians, pair = repeat_logs(run), run.medians, baseline(run)
     busy, bound = mostly_noisy(run), host_bound(run)
     noisy = () if busy else noisy_series(run)
     lines = []
@@ -99,9 +98,9 @@ def standings(run: Run) -> list[Standing]:
         own = {key: log for key, log in logs.items() if key.workload == workload}
         if not own:
             continue
-        roles = {key: role_of(*key[1:3]) for key in own if key not in noisy}
+        roles = {key: medians["role"][tuple(key)] for key in own if key not in noisy}
         free = [key for key, role in roles.items() if role not in {*UNRANKED, "upper_bound"}]
-        ranked = sorted(free, key=lambda key: float(medians[tuple(key)]))
+        ranked = sorted(free, key=lambda key: float(medians["epoch_s"][tuple(key)]))
         words: dict[tuple[Key, Key], PathWord] = {}
         for path, other in combinations(ranked, 2):
             word = (

@@ -62,8 +62,7 @@ class StoppingRule:
         cases["turns"], cases["quiet"] = cases["setup_process_began_s"].notna(), ~cases["noisy"]
         cases["place"], cases["ok"] = range(len(cases)), cases["status"] == "ok"
         how = {"repeat": "max", "quiet": "sum", "case_s": "max", "turns": "last", "place": "max"}
-        table = cases.groupby(PATH).agg({**how, "ok": "all"})
-        table["repeats"] = cases.groupby(PATH).size()
+        table = cases.assign(repeats=1).groupby(PATH).agg({**how, "ok": "all", "repeats": "sum"})
         table = table[table["ok"] & table.index.isin([*self._first])].copy()
         # Those that take turns in one process are measured again together.
         together = zip(table.index, table["turns"], strict=True)

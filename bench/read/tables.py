@@ -63,10 +63,10 @@ class Run:
     Attributes:
         plan: the resolved plan.
         env: the machine, see :func:`gatherbench.bench.machine.env.describe_machine`.
-        epochs: a line per epoch (of a prediction: per end of its range), and of each rank that has
-            one: :data:`~gatherbench.bench.run.frames.EPOCH_KEYS`, ``noisy`` (the machine had too
-            much other work while the case ran), ``used`` (it counts), then the observations, with
-            the unit in the name. A missing value is NaN.
+        epochs: a line per epoch, and of each rank that has one:
+            :data:`~gatherbench.bench.run.frames.EPOCH_KEYS`, ``noisy`` (the machine had too much
+            other work while the case ran), ``used`` (it counts), then the observations, with the
+            unit in the name. A missing value is NaN.
         cases: a line per case: how it ended, its set-up, its checks:
             :data:`~gatherbench.bench.run.frames.CASE_KEYS`, ``noisy``, ``other_cores`` (that other
             work had while the case ran), ``used``, then the observations.

@@ -47,17 +47,12 @@ def _thousands(value: float) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Return a number with a unit that suits it: ``213 ms``, ``1.44×``."""
+    """Return a number with a unit that suits it: ``213 ms``, ``1.44×``, ``328 MB``, ``20 B``."""
     if value is None or math.isnan(value):
         return MISSING
     name, factor = scale(unit, abs(value))
     named = f"{number(value)}×" if unit == "×" else count(value)
-    return f"{number(value * factor)} {name}" if name else named
-
-
-def bytes_in_words(value: float) -> str:
-    """Return bytes in the largest decimal unit that they reach: ``328 MB``."""
-    return quantity(value, "B") if value >= 1e3 else f"{value:.0f} B"
+    return f"{number(value * factor) if name not in ('', 'B') else named} {name}".rstrip()
 
 
 def with_ends(value: float, low: float, high: float, unit: str = "×") -> str:

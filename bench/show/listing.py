@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import pandas as pd
 
-from gatherbench.bench.read.units import bytes_in_words
+from gatherbench.bench.read.units import quantity
 from gatherbench.outside import plain
 
 if TYPE_CHECKING:
@@ -158,10 +158,10 @@ def on_disk(root: Path) -> tuple[pd.DataFrame, str]:
             about = sizes(read_spec(folder)[0])[1:]
         except DatasetError:
             about = ("damaged", "–", "–")
-        rows.append((plain(folder.name), *about, bytes_in_words(size.pop(folder))))
+        rows.append((plain(folder.name), *about, quantity(size.pop(folder), "B")))
     # The rest has no graph.
-    rows += [(plain(place.name), "", "", "", bytes_in_words(n)) for place, n in size.items()]
-    text = f"{bytes_in_words(total)} in {root}; to have room: gatherbench datasets remove NAME"
+    rows += [(plain(place.name), "", "", "", quantity(n, "B")) for place, n in size.items()]
+    text = f"{quantity(total, 'B')} in {root}; to have room: gatherbench datasets remove NAME"
     return pd.DataFrame(rows, columns=[*_SIZES, "on disk"]), text
 
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gatherbench.bench.cli import app
-from gatherbench.bench.read.units import bytes_in_words
+from gatherbench.bench.read.units import quantity
 from gatherbench.datasets.dataset import GraphDataset
 from gatherbench.datasets.store import open_dataset
 
@@ -133,7 +133,7 @@ def test_remove_takes_a_dataset_and_nothing_else(root, edges):
     assert (data / "mine").is_dir()
     size = sum(f.stat().st_size for f in (data / "mine").iterdir())
     code, said = invoke("remove", "mine", input="y\n")
-    assert (code, said.endswith(f"removed {data / 'mine'}: {bytes_in_words(size)}")) == (0, True)
+    assert (code, said.endswith(f"removed {data / 'mine'}: {quantity(size, 'B')}")) == (0, True)
     assert sorted(path.name for path in data.iterdir()) == ["mine-foo", "raw", "traces"]
     (data / "mine-foo" / "thesis.txt").touch()
     code, said = invoke("remove", "mine-foo", "--yes")
@@ -189,7 +189,7 @@ def test_what_lies_on_disk_is_listed_with_what_it_takes(root, edges):
     assert of["raw"][3] == "3.00 MB"
     assert of[".gone.writing-0"][3] == "20 B"
     everything = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
-    assert lines[-1].startswith(f"{bytes_in_words(everything)} in {place}")
+    assert lines[-1].startswith(f"{quantity(everything, 'B')} in {place}")
 
 
 def test_a_folder_that_cannot_be_read_is_named_and_not_taken_for_empty(root, monkeypatch):
