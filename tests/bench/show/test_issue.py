@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatherbench.bench.read.tables import Run, load_run
+from gatherbench.bench.read.tables import load_run
 from gatherbench.bench.show.answer import answers
 from gatherbench.bench.show.views.resources import GATHER, ISSUE, gather_rates
 
@@ -32,10 +32,6 @@ def issued(train: float, fetch: float, drain: float, waited: float | None = None
     return more
 
 
-def shares_of(run: Run) -> Any:
-    return run.medians.reset_index().rename(columns=lambda name: name.removeprefix("issue_"))
-
-
 def test_what_was_issued_is_a_share_of_the_epoch(run_of):
     run = run_of(
         series=[BASELINE, ALIGNED],
@@ -46,22 +42,24 @@ def test_what_was_issued_is_a_share_of_the_epoch(run_of):
     assert ISSUE.applies(run)
     table = ISSUE.frame(run)
     assert len(table.lines) == 2
-    shares = shares_of(run).set_index("strategy")
-    of_path = shares.loc["aligned_zero_copy", ["wait", "train", "fetch", "left"]]
+    shares = run.medians.reset_index().set_index("strategy")
+    of_path = shares.loc[
+        "aligned_zero_copy", ["issue_wait", "issue_train", "issue_fetch", "issue_left"]
+    ]
     assert of_path.tolist() == pytest.approx(
         [0.2 / 1.01, 0.505 / 1.01, 0.101 / 1.01, 0.0505 / 1.01]
     )
-    assert shares.loc["cpu_gather", "train"] == pytest.approx(0.505 / 1.71)
+    assert shares.loc["cpu_gather", "issue_train"] == pytest.approx(0.505 / 1.71)
     assert not shares["host_bound"].any(), "60 % of the epoch"
-    assert shares["draw"].isna().all(), "nobody told what part of the stage was a wait"
+    assert shares["issue_draw"].isna().all(), "nobody told what part of the stage was a wait"
     assert "draw" not in [column.field for column in table.columns]
 
 
 def test_what_the_loop_draws_itself_is_no_wait(run_of):
     """0.2 s of 1.01 for minibatches, and 0.5 for steps and fetches: 69 %."""
     run = run_of(series=[BASELINE, ALIGNED], backend="cuda", more=issued(0.4, 0.1, 0.05))
-    shares = shares_of(run).set_index("strategy").loc["aligned_zero_copy"]
-    assert shares[["draw", "wait"]].tolist() == pytest.approx([0.2 / 1.01, 0.0])
+    shares = run.medians.reset_index().set_index("strategy").loc["aligned_zero_copy"]
+    assert shares[["issue_draw", "issue_wait"]].tolist() == pytest.approx([0.2 / 1.01, 0.0])
     assert shares["host_bound"]
 
 
@@ -74,9 +72,9 @@ def test_what_the_training_thread_takes_to_begin_draws_is_issued_too(run_of, wai
         sampling="gpu",
         more=issued(0.4, 0.1, 0.05, waited),
     )
-    shares = shares_of(run).set_index("strategy").loc["aligned_zero_copy"]
-    assert shares["draw"] == pytest.approx((0.2 - waited) / 1.01)
-    assert shares["wait"] == pytest.approx(waited / 1.01)
+    shares = run.medians.reset_index().set_index("strategy").loc["aligned_zero_copy"]
+    assert shares["issue_draw"] == pytest.approx((0.2 - waited) / 1.01)
+    assert shares["issue_wait"] == pytest.approx(waited / 1.01)
     assert shares["issued"] == pytest.approx((0.5 + 0.2 - waited) / 1.01)
     assert shares["host_bound"] == bound
     table = ISSUE.frame(run)
@@ -96,7 +94,7 @@ def test_issuing_bounds_an_epoch_if_it_takes_most_of_it_and_the_gpu_is_done(
 ):
     series = [BASELINE, ALIGNED, IN_GPU]
     run = run_of(series=series, backend="cuda", sampling="gpu", more=issued(train, 0.1, drain))
-    shares = shares_of(run).set_index("strategy")["host_bound"].to_dict()
+    shares = run.medians.reset_index().set_index("strategy")["host_bound"].to_dict()
     assert shares == {"cpu_gather": False, "aligned_zero_copy": bound, "all_in_gpu": bound}
 
 
@@ -124,7 +122,7 @@ def test_capturing_is_named_as_a_remedy_where_the_plan_would_take_it(run_of, wor
 
 def test_a_path_that_gathers_on_the_cpu_is_not_called_bound_by_issuing(run_of):
     run = run_of(series=[BASELINE], backend="cuda", sampling="gpu", more=issued(0.2, 1.4, 0.01))
-    assert not shares_of(run)["host_bound"].any()
+    assert not run.medians.reset_index()["host_bound"].any()
 
 
 def test_on_the_host_nothing_is_issued(run_of):
@@ -151,7 +149,7 @@ def test_what_issues_and_what_else_it_does_is_not_known_counts_draws_and_steps_a
     disk = ("disk_direct", "threads", (0.2, 0.3, 0.5))
     more = issued(0.5, 0.3, 0.05)
     run = run_of(series=[BASELINE, disk, ALIGNED], backend="cuda", sampling="gpu", more=more)
-    shares = shares_of(run).set_index("strategy")
+    shares = run.medians.reset_index().set_index("strategy")
     assert shares["issued"].to_dict() == pytest.approx(
         {"cpu_gather": 0.5 / 1.71, "disk_direct": 0.5 / 1.01, "aligned_zero_copy": 0.8 / 1.01}
     )
