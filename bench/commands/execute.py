@@ -32,9 +32,9 @@ from gatherbench.bench.read.check import first_of
 from gatherbench.bench.read.stopping import StoppingRule
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.frames import RESTORE
-from gatherbench.bench.run.guards import status_of
+from gatherbench.bench.run.guards import RunStopped, status_of
 from gatherbench.bench.run.part import StoreError
-from gatherbench.bench.run.runner import News, PreparedRun, Runner, RunStopped
+from gatherbench.bench.run.runner import News, PreparedRun, Runner
 from gatherbench.bench.run.store import RunStore, write_atomically
 from gatherbench.bench.show.page import FILE_NAME, write_report
 from gatherbench.bench.show.run import render, render_all

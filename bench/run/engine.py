@@ -50,7 +50,6 @@ class Engine:
         folder: for the output of its processes. Outside the run's folder, kill -9 would leave it.
         environment: of all processes.
         command: starts a server; this process's id follows.
-        until: by :func:`time.monotonic`: the end of the time for all of them.
         look: called now and then while one runs; a ``TimeoutError`` of it ends that.
         count: how many servers start at once, the others for later rounds. All have imported before
             one gets work, so that nothing is measured beside an import.
@@ -59,7 +58,6 @@ class Engine:
     folder: Path
     environment: Mapping[str, str]
     command: tuple[str, ...] = WORKER
-    until: float = math.inf
     look: Callable[[], None] = lambda: None
     count: int = 1
     servers: list[_Server] = field(default_factory=list, init=False)  # the last one works
@@ -78,9 +76,8 @@ class Engine:
 
         Raises:
             OSError: the process found the disk full.
-            TimeUp: the block's ``until``, or the engine's, passed first.
+            TimeUp: the block's ``until`` passed first.
         """
-        self.check_time()
         self.folder.mkdir(exist_ok=True)
         log, tail = fresh(self.folder.absolute() / "process.log"), Tail(block.part)
         late = time.monotonic() + timeout_s
@@ -95,7 +92,8 @@ class Engine:
         def look() -> None:
             follow()
             self.look()
-            self.check_time(block.until)
+            if time.monotonic() >= block.until:
+                raise TimeUp
             if time.monotonic() > late:
                 raise TimeoutError
 
@@ -141,22 +139,17 @@ class Engine:
         self,
         block: Block,
         timeout_s: float = math.inf,
-        progress: Callable[[str, float], None] = lambda _text, _fraction: None,
+        hear: Callable[[Record], None] = lambda _record: None,
     ) -> Record:
         """Return the answer of a process that prepares or checks; else why it ``failed``.
 
-        ``progress`` hears the current work, and the share of it that is done.
+        Arguments and errors as of :meth:`run`.
         """
         block.part.unlink(missing_ok=True)
-        answer: Record = {}
-
-        def hear(record: Record) -> None:
-            if record["kind"] == "work":
-                progress(str(record["what"]), float(record["fraction"]))
-            elif record["kind"] == "answer":
-                answer.update(record)
-
         death = self.run(block, timeout_s, hear)
+        answer: Record = {}
+        for record in Tail(block.part).more():
+            answer |= record if record["kind"] == "answer" else {}
         if not answer:
             return {"failed": death or "its process ended without a word"}
         if death is not None:  # it had prepared the workload, and was counting
@@ -165,19 +158,14 @@ class Engine:
         return answer
 
     def prepare(
-        self, block: Block, progress: Callable[[str, float], None] = lambda _text, _fraction: None
+        self, block: Block, hear: Callable[[Record], None] = lambda _record: None
     ) -> Ready | str:
         """Return the block's workload, ready to be measured, or why it is unavailable."""
-        answer = self.ask(block, progress=progress)
+        answer = self.ask(block, hear=hear)
         if "failed" in answer:
             dataset = block.jobs[0].case.workload.dataset
             return f"{dataset} could not be prepared: {answer['failed']}"
         return Ready(Path(answer["dataset"]), answer["identity"], block.part)
-
-    def check_time(self, until: float = math.inf) -> None:
-        """Raise :class:`TimeUp` from ``until``, or the engine's own, on."""
-        if time.monotonic() >= min(until, self.until):
-            raise TimeUp
 
     def renew(self) -> None:
         """End the server, and all that it runs: the next block has another."""

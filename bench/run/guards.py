@@ -53,6 +53,10 @@ def _locked(folder: int, how: int) -> bool | None:
     return True
 
 
+class RunStopped(RuntimeError):  # noqa: N818 - not a fault of the program
+    """The run cannot continue now; its measurements are safe, and it can be resumed."""
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM or SIGHUP, as distinct from Ctrl-C; its argument is the number."""
 

@@ -20,11 +20,14 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from threading import Thread
+from typing import Any, NoReturn, Self, TypeVar
 
 import psutil
 from pydantic import TypeAdapter
@@ -40,15 +43,17 @@ from gatherbench.bench.machine.env import commit_id
 from gatherbench.bench.meters.load import Waiting
 from gatherbench.bench.plan.workload import Workload
 from gatherbench.bench.run.engine import Engine
-from gatherbench.bench.run.guards import terminate_as_interrupt
+from gatherbench.bench.run.guards import RunStopped, terminate_as_interrupt
 from gatherbench.bench.run.job import Block, Job, Ready
 from gatherbench.bench.run.launch import NAMES, Launch, LaunchError
 from gatherbench.bench.run.part import rank_part, ranks_folder, read_part
 from gatherbench.kernels.private_folder import private_folder
 from gatherbench.outside import fresh, parsed
 
-#: How long processes wait for each other when a run begins, for a machine whose ranks have ended,
-#: and for others to notice a run's end; and the interval of looks at the store.
+T = TypeVar("T")
+
+#: How long processes wait for each other when a run begins, for an answer, and for others to notice
+#: a run's end; and the interval of looks at the store.
 START_S, ANSWER_S, _LEAVE_S, _LOOK_S = 120.0, 30.0, 1.0, 0.05
 #: Bytes per write to the store, which takes up to 8 MiB.
 _PIECE = 1 << 20
@@ -56,13 +61,36 @@ _PIECE = 1 << 20
 _JOB: TypeAdapter[Job] = TypeAdapter(Job)
 
 
-def say(store: Store, key: str, value: Any) -> None:
+def answered(call: Callable[[], T], seconds: float = ANSWER_S) -> T:
+    """Return the result of a call to a store.
+
+    If the link to it is cut, torch waits for ever, and no signal ends that: so a thread waits.
+
+    Raises:
+        TimeoutError: no answer came in time.
+    """
+    answer = Future[T]()
+
+    def wait() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    Thread(target=wait, daemon=True).start()
+    try:
+        return answer.result(seconds)
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+
+
+def say(store: Store, key: str, value: Any, seconds: float = ANSWER_S) -> None:
     """Publish a value for the other processes."""
     text = json.dumps(value)
     pieces = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
     for number, piece in enumerate(pieces):
-        store.set(f"{key}/{number}", piece)
-    store.set(key, str(len(pieces)))
+        answered(partial(store.set, f"{key}/{number}", piece), seconds)
+    answered(partial(store.set, key, str(len(pieces))), seconds)
 
 
 def heard(
@@ -74,16 +102,18 @@ def heard(
         TimeoutError: no value arrived in time.
     """
     until = time.monotonic() + seconds
-    while not store.check([key]):  # get() would block Ctrl-C
+    while not answered(partial(store.check, [key])):
         look()
         if time.monotonic() > until:
             raise TimeoutError(f"no word of {key} within {seconds:g} s")
         time.sleep(_LOOK_S)
-    return parsed(b"".join(store.get(f"{key}/{n}") for n in range(int(store.get(key)))))
+    names = [f"{key}/{number}" for number in range(int(answered(partial(store.get, key))))]
+    return parsed(b"".join(answered(partial(store.get, name)) for name in names))
 
 
 def _connected(launch: Launch, patience_s: float, listens: int | None = None) -> Store:
-    return TCPStore(
+    connect = partial(
+        TCPStore,
         launch.address,
         launch.port,
         is_master=listens is not None,
@@ -91,6 +121,7 @@ def _connected(launch: Launch, patience_s: float, listens: int | None = None) ->
         wait_for_workers=False,
         master_listen_fd=listens,
     )
+    return answered(connect, patience_s + ANSWER_S)
 
 
 def store_of(job: Job, patience_s: float) -> Store:
@@ -179,19 +210,19 @@ class Group:
     def __exit__(self, *_: object) -> None:
         launch = self.launch
         with suppress(RuntimeError, OSError):  # TimeoutError; or the store is gone: all know it
-            self.say(f"left{launch.rank}", True)
+            say(self.store, f"left{launch.rank}", True, _LEAVE_S)
             until = time.monotonic() + _LEAVE_S
             for rank in range(launch.world if launch.rank == 0 else 0):
                 heard(self.store, f"left{rank}", until - time.monotonic())
         if launch.machines == 1 and launch.rank == 0:
             shutil.rmtree(_folder_of(launch), ignore_errors=True)
 
-    def begin(self, job: Job) -> Job:
-        """Have the other machines start their ranks of a case; return the job of this one's.
+    def begin(self, job: Job) -> Job | str:
+        """Have the other machines start their ranks of a case; return the job of this one's, or why
+        one of them cannot start.
 
         Raises:
-            TimeoutError: one of them is not ready in time.
-            RuntimeError: one cannot start.
+            RunStopped: one of them is not ready in time.
         """
         meeting, timeout_s, problems = self.next_case(), job.measure.timeout_s, list[str]()
         counts = job.counts and job.counts.read_text(encoding="utf-8")
@@ -200,15 +231,13 @@ class Group:
             try:
                 problem = heard(self.store, f"{meeting.case}/ready{machine}", timeout_s)
             except TimeoutError:
-                raise TimeoutError(
+                raise RunStopped(
                     f"machine {machine} was not ready in {timeout_s:g} s (timeout_s): it is gone,"
                     " or its data takes longer; prepare that before, with gatherbench datasets"
                     " prepare"
                 ) from None
             problems += [f"machine {machine}: {problem}"] if problem else []
-        if problems:
-            raise RuntimeError("; ".join(problems))
-        return replace(job, meeting=meeting)
+        return "; ".join(problems) or replace(job, meeting=meeting)
 
     def next_case(self) -> Launch:
         """Return where the ranks of the run's next case meet."""
@@ -230,8 +259,7 @@ class Group:
             SystemExit: it has ended.
             LaunchError: the first process is gone.
         """
-        if self.store.check(["left0"]):
-            self.say(f"left{self.launch.rank}", True)  # the first one waits for that
+        if answered(partial(self.store.check, ["left0"])):
             raise SystemExit
         if self.launch.machines == 1 and not _runs(self._first):
             raise LaunchError("the first process is gone")
@@ -259,8 +287,8 @@ def follow(group: Group) -> NoReturn:
                 group.check()
                 time.sleep(_LOOK_S)
             _start_ranks(group, Path(folder))
-    except DistError as error:
-        raise LaunchError("the first process is gone, and its store with it") from error
+    except (DistError, TimeoutError) as error:
+        raise LaunchError("the first process is gone, or cannot be reached") from error
 
 
 def _start_ranks(group: Group, folder: Path) -> NoReturn:

@@ -30,7 +30,7 @@ from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.run.agreement import judged
 from gatherbench.bench.run.engine import WORKER, Engine, TimeUp
 from gatherbench.bench.run.frames import ENDED, Frames, frames_of, ids_in, write_columns
-from gatherbench.bench.run.guards import only_one, terminate_as_interrupt
+from gatherbench.bench.run.guards import RunStopped, only_one, terminate_as_interrupt
 from gatherbench.bench.run.job import CHOICE, Block, Job, Ready, is_disk_full
 from gatherbench.bench.run.part import (
     CASE_CLOCK,
@@ -59,10 +59,6 @@ if TYPE_CHECKING:  # imports torch
 _NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM)
 #: Far longer than a calibration takes (half a minute): it limits the time of a hanging driver.
 CALIBRATION_S = 300.0
-
-
-class RunStopped(RuntimeError):  # noqa: N818 - not a fault of the program
-    """The run cannot continue now; its measurements are safe, and it can be resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +128,13 @@ class Runner:
             repeats = len({case.repeat for case in task.cases})
             servers = max(1, min(repeats, (psutil.cpu_count() or 1) // 2))
         environment = waiting.environment()
-        self.engine = Engine(self.store.parts, environment, worker, self._until, count=servers)
+        self.engine = Engine(self.store.parts, environment, worker, count=servers)
         if self._group is not None:
             self._group.say("waiting", dict(waiting.variables))
         #: A new server after a turn of each series: :mod:`gatherbench.bench.run.fork_server`.
         self._round = len({key_of(case)[:3] for case in task.cases})
         self._served = self._ended = self._total = 0
+        self._turn: str | None = None  # the id of the case that works in the process
         self._sensors: SensorChoice | None = None
         self._cases: dict[CaseId, SoFar] = {}  # from the parts
         self._frames = frames_of(())
@@ -213,7 +210,6 @@ class Runner:
 
     def _run(self, group: Sequence[Case]) -> int:
         """Measure cases in one process; return how many were prepared, and had the time to end."""
-        self.engine.check_time()
         keys = [key_of(case) for case in group]
         if self._left_s() <= sum(self._took.get(key[:3], 0.0) for key in keys):
             # It would be cut off, judging by its earlier repeats. If all paths of a workload are
@@ -276,7 +272,7 @@ class Runner:
         """Return a block that measures nothing."""
         part = self.store.parts.absolute() / f"{do}{next(self._asks)}.jsonl"
         nothing = Ready(Path(), "")
-        return Block(do, tuple(self._job(case, part, nothing) for case in cases))
+        return Block(do, tuple(self._job(case, part, nothing) for case in cases), self._until)
 
     def _measure(self, cases: Sequence[Case], ready: Ready, part: Path) -> None:
         """Measure cases in a process, until each of them has an end.
@@ -286,12 +282,12 @@ class Runner:
         """
         while cases:
             try:
-                death, turn = self._measured([self._job(case, part, ready) for case in cases])
+                death = self._measured([self._job(case, part, ready) for case in cases])
             finally:
                 if part.exists():
                     take_in(self._cases, part)
             left = [c for c in cases if self._cases.get(key_of(c), SoFar()).ended is None]
-            lost = [case for case in left if case == turn]
+            lost = [case for case in left if case.id == self._turn]
             if len(left) == len(cases):  # nobody's turn, and no result: another would fail alike
                 lost = lost or left
             if lost:
@@ -307,38 +303,40 @@ class Runner:
                 out.end(self.task.rows.of(case), "failed", reason, 0.0, source)
         take_in(self._cases, part)
 
-    def _measured(self, jobs: Sequence[Job]) -> tuple[str | None, Case | None]:
-        """Measure in a process; return why it failed, and the case whose turn it was by then."""
+    def _measured(self, jobs: Sequence[Job]) -> str | None:
+        """Measure in a process; return why it failed."""
         if self._served >= self._round:
             self.engine.renew()
             self._served = 0
         self._served += len(jobs)
-        turn, by_id = None, {job.case.id: job.case for job in jobs}
-        shown = (jobs[0].case if len(jobs) == 1 else None, 0.0)
-
-        def hear(record: Record) -> None:
-            nonlocal shown, turn
-            if record["kind"] == "turn":
-                turn = by_id.get(record["case"])
-                if turn is not None and (turn, record["done"]) != shown:
-                    shown = turn, record["done"]
-                    done = self._ended + record["done"] * len(jobs)
-                    self._tell(News(done, self._total, turn))
-
-        begin = time.monotonic()
+        self._turn, hear, begin = None, self._hear([job.case for job in jobs]), time.monotonic()
         until = begin + self._left_s()
         try:
             if self._group is not None and jobs[0].case.workload.gpus > 1:
-                jobs = [self._group.begin(jobs[0])]
-        except TimeoutError as lost:
-            raise RunStopped(str(lost)) from lost
-        except RuntimeError as refused:
-            return str(refused), None
-        try:
+                job = self._group.begin(jobs[0])
+                if isinstance(job, str):
+                    return job
+                jobs = [job]
             block = Block("measure", tuple(jobs), until)
-            return self.engine.run(block, self.measure.timeout_s, hear), turn
+            return self.engine.run(block, self.measure.timeout_s, hear)
         finally:
             self._cases_s -= time.monotonic() - begin
+
+    def _hear(self, cases: Sequence[Case]) -> Callable[[Record], None]:
+        """Return what tells of a process's progress, and keeps whose turn it is."""
+        by_id = {case.id: case for case in cases}
+
+        def hear(record: Record) -> None:
+            if record["kind"] == "turn":
+                self._turn = record["case"]
+                if self._turn in by_id:
+                    done = self._ended + record["done"] * len(cases)
+                    self._tell(News(done, self._total, by_id[self._turn]))
+            elif record["kind"] == "work":
+                work = str(record["what"]), float(record["fraction"])
+                self._tell(News(self._ended, self._total, cases[0], *work))
+
+        return hear
 
     def _calibrated(self) -> SensorChoice | None:
         """Return the GPU's sensors that the cases read, found once per run; ``None``: no GPU."""
@@ -374,12 +372,9 @@ class Runner:
         if ready is None or stale:
             cases = [case for case in self.task.cases if case.workload == workload]
             paths = {key_of(case)[:3]: case for case in [*cases, *group]}
-
-            def progress(step: str, fraction: float) -> None:
-                self._tell(News(self._ended, self._total, group[0], step, fraction))
-
             try:
-                ready = self.engine.prepare(self._asked("prepare", paths.values()), progress)
+                block = self._asked("prepare", paths.values())
+                ready = self.engine.prepare(block, self._hear(group))
             except OSError as error:
                 if not is_disk_full(error):
                     raise

@@ -19,6 +19,7 @@ from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.read.derive import repeat_logs
 from gatherbench.bench.read.tables import Run, run_of
+from gatherbench.bench.run.engine import TimeUp
 from gatherbench.bench.run.frames import frames_of
 from gatherbench.bench.run.part import CUT_OFF, PartWriter, counted
 from gatherbench.bench.run.rows import PROCESS, SET, Row, RowMaker
@@ -116,7 +117,7 @@ def out_of_time(store: RunStore) -> None:
 
     def look() -> None:
         if (store.folder / "reached").exists():
-            run.engine.until = -math.inf
+            raise TimeUp
 
     run.engine.look = look
     assert (run.run(), run.left) == (0, 3)

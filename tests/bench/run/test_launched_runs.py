@@ -136,12 +136,12 @@ def check_two_ranks(folder: Path, alone: list[float | None], machine: str = "") 
     assert not list(folder.glob("gatherbench-*")), "the folder in which they met is gone"
 
 
-def two_machines(start: Any, epochs: int, folder: Path) -> tuple[list[Any], int]:
-    """A process for each of two machines, as torchrun would start them, here; and their port."""
+def machines(start: Any, epochs: int, folder: Path, count: int = 2) -> tuple[list[Any], int]:
+    """A process for each of some machines, as torchrun would start them, here; and their port."""
     (folder / "plan.toml").write_text(PLAN.format(epochs=epochs, gpus=""))
-    common = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
+    common = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
     common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
-    processes = [start(*PYTHON, "run", "plan.toml", RANK=rank, **common) for rank in (0, 1)]
+    processes = [start(*PYTHON, "run", "plan.toml", RANK=rank, **common) for rank in range(count)]
     return processes, int(common["MASTER_PORT"])
 
 
@@ -182,7 +182,7 @@ def test_slurm_starts_one_run_which_refuses_a_wrong_plan_once(start, tmp_path):
 
 def test_a_process_for_each_of_two_machines_that_meet_at_an_address(start, tmp_path, alone):
     """Here both are this machine. A stranger writes to the port, and is heard by nobody."""
-    (first, second), there = two_machines(start, 2, tmp_path)
+    (first, second), there = machines(start, 2, tmp_path)
     strangers = []
     until = time.monotonic() + 400
     while len(strangers) < 3 and first.poll() is None and time.monotonic() < until:
@@ -237,7 +237,7 @@ def measuring(process: subprocess.Popen[str], folder: Path) -> None:
 
 
 def test_a_machine_that_dies_fails_its_case(start, tmp_path):
-    (first, second), _ = two_machines(start, 300, tmp_path)
+    (first, second), _ = machines(start, 300, tmp_path)
     measuring(first, tmp_path)
     signal_all(second, signal.SIGKILL)
     text = " ".join(said(first).split())
@@ -249,9 +249,14 @@ def test_a_machine_that_dies_fails_its_case(start, tmp_path):
     said(second)
 
 
-def test_the_first_process_is_killed_and_the_others_end(start, tmp_path):
-    (first, second), _ = two_machines(start, 300, tmp_path)
+def test_sigterm_ends_one_that_has_no_answer_and_all_end_with_the_first(start, tmp_path):
+    """The first one is stopped, and answers nothing, as if its link were cut; then it is killed."""
+    (first, second, third), _ = machines(start, 300, tmp_path, count=3)
     measuring(first, tmp_path)
+    first.send_signal(signal.SIGSTOP)
+    third.terminate()
+    said(third)
+    assert third.returncode == 128 + signal.SIGTERM
     first.kill()
     first.wait()
     assert "the first process is gone" in " ".join(said(second).split())

@@ -20,10 +20,11 @@ from tests.bench.observations import rows_of_run
 from gatherbench.bench.commands.execute import execute, reporter
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.run.guards import Terminated
+from gatherbench.bench.run.engine import TimeUp
+from gatherbench.bench.run.guards import RunStopped, Terminated
 from gatherbench.bench.run.part import PartWriter, StoreError
 from gatherbench.bench.run.rows import RowMaker
-from gatherbench.bench.run.runner import News, PreparedRun, Runner, RunStopped, other_data
+from gatherbench.bench.run.runner import News, PreparedRun, Runner, other_data
 from gatherbench.bench.run.store import RunStore
 from gatherbench.bench.show.terminal import progress_bar
 
@@ -180,8 +181,9 @@ def test_progress_tells_of_every_case(store):
     assert [one._replace(total=2) for one in told] == [
         News(0, 2, wanted[0]),
         News(0, 2, wanted[0], step="drawing", fraction=0.5),
+        News(0, 2, wanted[0]),
         News(1, 2, wanted[0], status="ok"),
-        News(1, 2, wanted[1]),
+        *[News(1, 2, wanted[1])] * 2,
         News(2, 2, wanted[1], status="skipped", reason="no GPU here"),
     ]
 
@@ -303,7 +305,8 @@ def test_a_case_in_flight_when_the_time_is_up_is_run_again_later(store):
 
     def look() -> None:
         if len(list(store.parts.glob("block*.jsonl"))) == 2:
-            first._until = first.engine.until = -math.inf
+            first._until = -math.inf
+            raise TimeUp
 
     first.engine.look = look
     assert first.run() == 0, "what was not measured has not failed"
