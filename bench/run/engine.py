@@ -1,7 +1,7 @@
 """The engine runs a block in a process of its own, and reports why that failed.
 
 Whatever the process writes into the block's part is its whole answer (bench/run/part.py). It is
-forked by a server that has imported (:mod:`gatherbench.bench.run.fork_server`).
+forked by a server that has imported (:mod:`gatherbench.bench.run.worker`).
 """
 
 from __future__ import annotations

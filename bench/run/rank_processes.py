@@ -19,7 +19,6 @@ import torch
 from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
 from gatherbench.bench.run.block import measure_block
-from gatherbench.bench.run.fork_server import die_with_parent
 from gatherbench.bench.run.group import RanksDisagreeError, Together
 from gatherbench.bench.run.job import Block, Job, outcome
 from gatherbench.bench.run.joined import joined
@@ -33,6 +32,7 @@ from gatherbench.bench.run.part import (
     rows_of,
 )
 from gatherbench.bench.run.table import Table, load_table, table_kind
+from gatherbench.bench.run.worker import die_with_parent
 from gatherbench.datasets.store import open_dataset
 from gatherbench.outside import words_of
 from gatherbench.strategies.knowledge import Ranks

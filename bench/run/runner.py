@@ -131,7 +131,7 @@ class Runner:
         self.engine = Engine(self.store.parts, environment, worker, count=servers)
         if self._group is not None:
             self._group.say("waiting", dict(waiting.variables))
-        #: A new server after a turn of each series: :mod:`gatherbench.bench.run.fork_server`.
+        #: A new server after a turn of each series: :mod:`gatherbench.bench.run.worker`.
         self._round = len({key_of(case)[:3] for case in task.cases})
         self._served = self._ended = self._total = 0
         self._turn: str | None = None  # the id of the case that works in the process

@@ -11,10 +11,10 @@ from contextlib import closing
 from pathlib import Path
 
 from gatherbench.bench.meters.nvml_device import SensorChoice
-from gatherbench.bench.run.fork_server import die_with_parent, serve_requests
 from gatherbench.bench.run.job import CHOICE, DISK_FULL, Block, Job
 from gatherbench.bench.run.part import PartWriter
 from gatherbench.bench.run.rows import PROCESS
+from gatherbench.bench.run.worker import die_with_parent, serve_requests
 from gatherbench.bench.sampling.prepare import state_of
 
 #: Samples of an epoch of two minibatches.

@@ -24,10 +24,10 @@ from .fakes import cases, runner
 #: A server whose forks do what the block says, in Python.
 SERVER = """
 import signal, sys
-from gatherbench.bench.run import fork_server
-fork_server.GRACE_S = 0.1
-fork_server.die_with_parent(int(sys.argv[1]), signal.SIGTERM)
-fork_server.serve_requests(lambda block: exec(block.code))
+from gatherbench.bench.run import worker
+worker.GRACE_S = 0.1
+worker.die_with_parent(int(sys.argv[1]), signal.SIGTERM)
+worker.serve_requests(lambda block: exec(block.code))
 """
 COMMAND = (sys.executable, "-c", SERVER)
 FOREVER = "import time; time.sleep(60)"
