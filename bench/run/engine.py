@@ -23,8 +23,8 @@ from gatherbench.bench.run.job import DISK_FULL, Block, Ready
 from gatherbench.bench.run.part import PartWriter, Record, Tail
 from gatherbench.outside import fresh, open_file
 
-#: How long to wait for servers that were told to end: the next process would run beside what they
-#: run; after Ctrl-C there is no next one.
+#: How long to wait for a server that was told to end: the next process would run beside what it
+#: runs; after Ctrl-C there is no next one.
 KILL_S, INTERRUPT_S = 30.0, 1.0
 #: The interval of looks at a process's part, and at the time.
 _LOOK_S = 0.2
@@ -51,16 +51,13 @@ class Engine:
         environment: of all processes.
         command: starts a server; this process's id follows.
         look: called now and then while one runs; a ``TimeoutError`` of it ends that.
-        count: how many servers start at once, the others for later rounds. All have imported before
-            one gets work, so that nothing is measured beside an import.
     """
 
     folder: Path
     environment: Mapping[str, str]
     command: tuple[str, ...] = WORKER
     look: Callable[[], None] = lambda: None
-    count: int = 1
-    servers: list[_Server] = field(default_factory=list, init=False)  # the last one works
+    server: _Server | None = field(default=None, init=False)
 
     def run(
         self,
@@ -106,34 +103,44 @@ class Engine:
 
     def _status(self, block: Block, log: Path, look: Callable[[], None]) -> int:
         """Return the exit status of the block's process, or of its server if that cannot start or
-        dies. If ``look`` raises, or Ctrl-C comes, all servers end with all that they run."""
+        dies. If ``look`` raises, or Ctrl-C comes, the server ends with all that it runs."""
 
         def wait(server: _Server) -> None:
             while not server.pipe.poll(_LOOK_S):
                 look()
 
         try:
-            while self.servers and self.servers[-1].poll() is not None:  # it died without work
-                self.renew()
-            if not self.servers:
-                command = [*self.command, str(os.getpid())]
-                self.servers += [_Server(command, self.environment, log) for _ in range(self.count)]
-                self.count = 1  # nobody knows how many more rounds there will be
-                for server in self.servers:
-                    wait(server)
-                    with suppress(EOFError, OSError):
-                        server.pipe.recv()
-            server = self.servers[-1]
+            if self.server is not None and self.server.poll() is not None:  # it died without work
+                self._end(KILL_S)
+            if self.server is None:
+                self.server = _Server([*self.command, str(os.getpid())], self.environment, log)
+                wait(self.server)
+                with suppress(EOFError, OSError):
+                    self.server.pipe.recv()
             with suppress(OSError):  # there will be no answer
-                server.pipe.send((block, str(log)))
-            wait(server)
+                self.server.pipe.send((block, str(log)))
+            wait(self.server)
         except BaseException as stop:
-            _end(self.servers, INTERRUPT_S if isinstance(stop, KeyboardInterrupt) else KILL_S)
+            self._end(INTERRUPT_S if isinstance(stop, KeyboardInterrupt) else KILL_S)
             raise
         try:
-            return int(server.pipe.recv())
+            return int(self.server.pipe.recv())
         except (EOFError, OSError):
-            return _end([self.servers.pop()], KILL_S) or 1
+            return self._end(KILL_S) or 1
+
+    def _end(self, patience_s: float) -> int:
+        """End the server, with all that it runs; return its exit status."""
+        if (server := self.server) is None:
+            return 0
+        server.pipe.close()
+        if server.poll() is None:
+            server.terminate()
+        with suppress(subprocess.TimeoutExpired):  # a hung driver may keep it alive
+            server.wait(patience_s)
+        with suppress(ProcessLookupError):  # all have ended
+            os.killpg(server.pid, signal.SIGKILL)
+        self.server = None
+        return server.wait()
 
     def ask(
         self,
@@ -167,13 +174,9 @@ class Engine:
             return f"{dataset} could not be prepared: {answer['failed']}"
         return Ready(Path(answer["dataset"]), answer["identity"], block.part)
 
-    def renew(self) -> None:
-        """End the server, and all that it runs: the next block has another."""
-        _end([self.servers.pop()] if self.servers else [], KILL_S)
-
     def close(self) -> None:
-        """End all servers, and all that they run."""
-        _end(self.servers, KILL_S)
+        """End the server, and all that it runs; a further block has another."""
+        self._end(KILL_S)
 
 
 class _Server(subprocess.Popen[bytes]):
@@ -188,23 +191,6 @@ class _Server(subprocess.Popen[bytes]):
                 env=environment,
                 start_new_session=True,
             )
-
-
-def _end(servers: list[_Server], patience_s: float) -> int:
-    """End servers, with all that they run, and forget them; return the last one's exit status."""
-    for server in servers:
-        server.pipe.close()
-        if server.poll() is None:
-            server.terminate()
-    status, until = 0, time.monotonic() + patience_s
-    for server in servers:
-        with suppress(subprocess.TimeoutExpired):  # a hung driver may keep it alive
-            server.wait(max(0.0, until - time.monotonic()))
-        with suppress(ProcessLookupError):  # all have ended
-            os.killpg(server.pid, signal.SIGKILL)
-        status = server.wait()
-    servers.clear()
-    return status
 
 
 def _death_of(code: int, log: Path) -> str | None:

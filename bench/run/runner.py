@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import psutil
 from pydantic import ValidationError
 
 from gatherbench.bench.meters.load import Load, Waiting
@@ -123,12 +122,7 @@ class Runner:
         self._cases_s = math.inf  # time left for cases now
         self._took: dict[tuple[str, str, str], float] = {}
         waiting = Waiting.of(self.store.env())
-        servers = 1
-        if task.device == "cuda":  # such a machine has memory and cores for those of all repeats
-            repeats = len({case.repeat for case in task.cases})
-            servers = max(1, min(repeats, (psutil.cpu_count() or 1) // 2))
-        environment = waiting.environment()
-        self.engine = Engine(self.store.parts, environment, worker, count=servers)
+        self.engine = Engine(self.store.parts, waiting.environment(), worker)
         if self._group is not None:
             self._group.say("waiting", dict(waiting.variables))
         #: A new server after a turn of each series: :mod:`gatherbench.bench.run.worker`.
@@ -306,7 +300,7 @@ class Runner:
     def _measured(self, jobs: Sequence[Job]) -> str | None:
         """Measure in a process; return why it failed."""
         if self._served >= self._round:
-            self.engine.renew()
+            self.engine.close()
             self._served = 0
         self._served += len(jobs)
         self._turn, hear, begin = None, self._hear([job.case for job in jobs]), time.monotonic()

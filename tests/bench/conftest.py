@@ -4,7 +4,6 @@ import functools
 import shutil
 import subprocess
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from typer.testing import CliRunner, Result
 from gatherbench.bench.cli import app
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.run.engine import KILL_S, WORKER, Engine, _end
+from gatherbench.bench.run.engine import KILL_S, WORKER, Engine
 from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.sampling.prepare import prepare
@@ -115,22 +114,21 @@ def plan(tmp_path: Path, tiny_root: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 @pytest.fixture(scope="session", autouse=True)
 def kept_servers() -> Iterator[None]:
     """Keep a runner's server for the next run: what it has imported takes longer than most runs."""
-    kept: dict[object, list[Any]] = defaultdict(list)
+    kept = dict[object, Engine]()
 
-    def engine(
-        folder: Path, environ: Mapping[str, str], command: Any, *more: Any, **named: Any
-    ) -> Engine:
-        made = Engine(folder, environ, command, *more, **named)
+    def engine(folder: Path, environ: Mapping[str, str], command: Any) -> Engine:
+        made = Engine(folder, environ, command)
         if command == WORKER:  # not one that misbehaves
             env = frozenset(one for one in environ.items() if not one[0].startswith("PYTEST_"))
-            made.count, made.servers = 1, kept[Path.cwd(), env]
-            made.renew = made.close = lambda: None  # type: ignore[method-assign]
+            made = kept.setdefault((Path.cwd(), env), made)
+            made.folder, made.look = folder, lambda: None
+            made.close = lambda: None  # type: ignore[method-assign]
         return made
 
     with mock.patch("gatherbench.bench.run.runner.Engine", engine):
         yield
-    for servers in kept.values():
-        _end(servers, KILL_S)
+    for made in kept.values():
+        made._end(KILL_S)
 
 
 @pytest.fixture(scope="session")

@@ -31,10 +31,11 @@ class Clocked:
     """Does a case in as many seconds of the test's clock as its variant says."""
 
     now, begun, preparing_s, told = 0.0, 0, 1000.0, 0.0
-    renew = close = lambda _: None
     checks_all: list[bool]
 
-    def __init__(self, *_: object, count: int) -> None: ...
+    def __init__(self, *_: object) -> None: ...
+
+    def close(self) -> None: ...
 
     def prepare(self, *_: Any) -> Ready:
         Clocked.now += Clocked.preparing_s

@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import psutil
 import pytest
 
 from gatherbench.bench.run import engine as engine_module
-from gatherbench.bench.run import runner as runner_module
 from gatherbench.bench.run.engine import Engine
 
 from .fakes import cases, runner
@@ -154,9 +152,9 @@ def test_one_that_no_signal_ends_does_not_hold_up_the_next(engine, monkeypatch):
     assert run(engine, "pass") is None
 
 
-def test_ctrl_c_waits_for_no_grace_and_ends_all_servers_at_once(tmp_path, monkeypatch):
-    """Each gets what a hung driver may need only when another process is to run after it."""
-    several = Engine(tmp_path, os.environ, COMMAND, count=3)
+def test_ctrl_c_waits_for_no_grace(tmp_path, monkeypatch):
+    """A server gets what a hung driver may need only when another process is to run after it."""
+    alone = Engine(tmp_path, os.environ, COMMAND)
     wait, waits = subprocess.Popen.wait, list[float | None]()
 
     def counted(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
@@ -166,17 +164,16 @@ def test_ctrl_c_waits_for_no_grace_and_ends_all_servers_at_once(tmp_path, monkey
     monkeypatch.setattr(subprocess.Popen, "wait", counted)
     code = f"import os; print(os.getppid(), os.getpid(), flush=True); {FOREVER}"
     with pytest.raises(KeyboardInterrupt):
-        run(several, code, once_begun(several, KeyboardInterrupt))
-    assert not any(psutil.pid_exists(int(word)) for word in printed(several).split())
-    graces = [seconds for seconds in waits if seconds is not None]
-    assert len(graces) == 3, "one a server, and all within the same second"
-    assert max(graces) <= engine_module.INTERRUPT_S < engine_module.KILL_S
+        run(alone, code, once_begun(alone, KeyboardInterrupt))
+    assert not any(psutil.pid_exists(int(word)) for word in printed(alone).split())
+    assert [seconds for seconds in waits if seconds is not None] == [engine_module.INTERRUPT_S]
+    assert engine_module.INTERRUPT_S < engine_module.KILL_S
 
 
 def test_a_server_that_dies_without_work_is_replaced(engine):
     assert run(engine, "pass") is None
-    engine.servers[-1].kill()
-    engine.servers[-1].wait()
+    engine.server.kill()
+    engine.server.wait()
     assert run(engine, "pass") is None
 
 
@@ -184,27 +181,6 @@ def test_a_server_that_cannot_start_ends_as_the_process_and_says_why(tmp_path):
     command = (sys.executable, "-c", "import nothing_of_that_name")
     death = run(Engine(tmp_path, os.environ, command), "pass")
     assert "exit status 1; last words: ModuleNotFoundError: No module named" in str(death)
-
-
-def test_servers_of_several_rounds_have_imported_before_the_first_of_them_has_work(tmp_path):
-    """Each has an import of its own, and ends with the last of them."""
-    imports = (
-        f"import os, time; time.sleep(0.2); open(f'{{os.getpid()}}.imported', 'w').close(){SERVER}"
-    )
-    command, counts, servers = (
-        (sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r})\n{imports}"),
-        [],
-        set(),
-    )
-    several = Engine(tmp_path, os.environ, command, count=2)
-    for _ in range(3):
-        assert run(several, "import os; print(os.getppid())") is None
-        servers.add(int(printed(several)))
-        counts.append(len(list(tmp_path.glob("*.imported"))))
-        several.renew()
-    assert counts == [2, 2, 3], "the third was not counted on"
-    assert len(servers) == 3
-    assert not any(map(psutil.pid_exists, servers))
 
 
 def test_each_round_of_repeats_has_a_server_of_its_own(store):
@@ -215,15 +191,3 @@ def test_each_round_of_repeats_has_a_server_of_its_own(store):
     assert len(set(servers)) == 3
     assert servers[0::2] == servers[1::2]
     assert str(os.getpid()) not in servers
-
-
-@pytest.mark.parametrize(
-    ("device", "cores", "servers"), [("cuda", 16, 3), ("cuda", 2, 1), ("cpu", 16, 1)]
-)
-def test_a_gpu_machine_imports_for_all_repeats_at_once(store, monkeypatch, device, cores, servers):
-    """On half of its cores at most."""
-    engine = mock.Mock()
-    monkeypatch.setattr(runner_module, "Engine", engine)
-    monkeypatch.setattr(psutil, "cpu_count", lambda: cores)
-    runner(store, [replace(cases("good")[0], repeat=r) for r in range(3)], device=device)
-    assert engine.call_args.kwargs["count"] == servers

@@ -1,10 +1,10 @@
 """What the first process and one of another machine say to each other, over a store in memory."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -59,47 +59,50 @@ def job(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> Job:
     return replace(made, case=case, counts=None)
 
 
-def followed() -> None:
-    with machines.Group(replace(FIRST, rank=1)) as second:
-        machines.follow(second)
+def followed(end: list[BaseException]) -> None:
+    try:
+        with machines.Group(replace(FIRST, rank=1)) as second:
+            machines.follow(second)
+    except BaseException as error:
+        end.append(error)
 
 
 def test_another_machine_measures_its_ranks_and_answers_what_became_of_them(job, monkeypatch):
     """Its ranks' lines, and its words of each failure; then it leaves, and the first one knows."""
-    heard, real = dict[str, Any](), machines.heard
-    monkeypatch.setattr(
-        machines, "heard", lambda store, key, *more, **named: heard.setdefault(
-            key, real(store, key, *more, **named)
-        ),
-    )  # fmt: skip
-    with ThreadPoolExecutor(1) as elsewhere:
-        second = elsewhere.submit(followed)
-        with machines.Group(FIRST) as first:
-            first.say("waiting", {"OMP_WAIT_POLICY": "PASSIVE"})
-            for variant, problems in (
-                ("good", []),
-                ("fails", ["machine 1: rank 1 broke"]),
-                ("dies", ["machine 1: killed by SIGKILL"]),
-            ):
-                counts = job.part.with_name("counts") if variant == "good" else None
-                if counts is not None:
-                    counts.write_text("12 rows")
-                begun = first.begin(
-                    replace(job, case=replace(job.case, variant=variant), counts=counts)
-                )
-                assert isinstance(begun, Job)
-                heard.clear()
-                assert machines.collect_parts(begun) == problems
-                said = ["/there", "same", "60.0", "PASSIVE", "12 rows" if counts else ""]
-                assert rank_part(job.part, 1).read_text() == repr(said)
-            other = replace(job.case, workload=replace(job.case.workload, dataset="other"))
-            assert first.begin(replace(job, case=other)) == "machine 1: no other here"
-        assert heard["left1"] is True
-        assert isinstance(second.exception(), SystemExit)
+    keys, heard, end = list[str](), machines.heard, list[BaseException]()
+
+    def recorded(store: Any, key: str, *more: Any, **named: Any) -> Any:
+        value = heard(store, key, *more, **named)
+        keys.append(key)
+        return value
+
+    monkeypatch.setattr(machines, "heard", recorded)
+    monkeypatch.setattr(machines, "_LEAVE_S", 100.0)
+    second = Thread(target=followed, args=(end,), daemon=True)
+    second.start()
+    counts = job.part.with_name("counts")
+    counts.write_text("12 rows")
+    with machines.Group(FIRST) as first:
+        first.say("waiting", {"OMP_WAIT_POLICY": "PASSIVE"})
+        for variant, counted, problems in (
+            ("good", counts, []),
+            ("fails", None, ["machine 1: rank 1 broke"]),
+            ("dies", None, ["machine 1: killed by SIGKILL"]),
+        ):
+            case = replace(job.case, variant=variant)
+            begun = first.begin(replace(job, case=case, counts=counted))
+            assert isinstance(begun, Job)
+            assert machines.collect_parts(begun) == problems
+            said = ["/there", "same", "60.0", "PASSIVE", "12 rows" if counted else ""]
+            assert rank_part(job.part, 1).read_text() == repr(said)
+        other = replace(job.case, workload=replace(job.case.workload, dataset="other"))
+        assert first.begin(replace(job, case=other)) == "machine 1: no other here"
+    second.join(100)
+    assert [type(error) for error in end] == [SystemExit]
+    assert keys[-1] == "left1"
     monkeypatch.setattr(machines, "ANSWER_S", 0.1)
-    assert machines.collect_parts(replace(begun, meeting=replace(FIRST, case="none"))) == [
-        "machine 1 does not answer"
-    ]
+    nowhere = replace(begun, meeting=replace(FIRST, case="none"))
+    assert machines.collect_parts(nowhere) == ["machine 1 does not answer"]
     hasty = replace(job, measure=job.measure.model_copy(update={"timeout_s": 0.1}))
     with pytest.raises(RunStopped, match=r"machine 1 was not ready in 0\.1 s \(timeout_s\)"):
         first.begin(hasty)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -14,7 +13,7 @@ from tests.bench.observations import rows_of_run
 
 from gatherbench.bench.plan.plan import Measure
 from gatherbench.bench.plan.workload import Case, Workload
-from gatherbench.bench.run.engine import KILL_S, _end
+from gatherbench.bench.run.engine import KILL_S, Engine
 from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.run.runner import PreparedRun, Runner
@@ -31,38 +30,37 @@ WEAK = replace(TWO, scaling="weak", max_batches=2)
 
 
 @pytest.fixture(scope="module")
-def servers(tiny_root: Path) -> Iterator[list[Any]]:
+def engine(tiny_root: Path) -> Iterator[Engine]:
     """One for all runs of this file."""
-    kept: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GATHERBENCH_DATA", str(tiny_root))
+        kept = Engine(tiny_root, dict(os.environ), WORKER)
+        kept.close = lambda: None  # type: ignore[method-assign]
         yield kept
-    _end(kept, KILL_S)
+    kept._end(KILL_S)
 
 
 def run(
     store: RunStore,
-    servers: list[Any],
+    engine: Engine,
     cases: list[Case],
     epochs: int = 3,
     look: Callable[[], None] = lambda: None,
 ) -> list[Row]:
     measure = Measure(repeats=1, epochs=epochs, timeout_s=600, eval_batches=1)
     runner = Runner(PreparedRun(store, cases, measure, "cpu", "abc", "box"), worker=WORKER)
-    engine = runner.engine
-    engine.servers, engine.look = servers, look
-    engine.renew = engine.close = lambda: None  # type: ignore[method-assign]
+    runner.engine, engine.folder, engine.look = engine, store.parts, look
     runner.run()
-    assert nothing_is_left(store, servers)
+    assert nothing_is_left(store, engine)
     return rows_of_run(store)
 
 
 @pytest.fixture(scope="module")
-def rows(servers: list[Any], tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+def rows(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     """Of a run of every workload, and of a case for each fault."""
     store = RunStore.create(tmp_path_factory.mktemp("ranks"), "box", {"name": "mine"}, {})
     cases = [Case(w, "cpu_gather", "pinned", {}, 0) for w in (ALONE, TWO, THREE, WEAK)]
-    return run(store, servers, cases + [Case(TWO, "cpu_gather", f, {}, 0) for f in FAULTS])
+    return run(store, engine, cases + [Case(TWO, "cpu_gather", f, {}, 0) for f in FAULTS])
 
 
 def values(
@@ -85,10 +83,10 @@ def mine() -> list[psutil.Process]:
     return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == own]
 
 
-def nothing_is_left(store: RunStore, servers: list[Any]) -> bool:
+def nothing_is_left(store: RunStore, engine: Engine) -> bool:
     """No process but the server, if it lives, and no file of the ranks in the run's folder."""
     until = time.monotonic() + 100.0  # one that was killed takes a moment to be gone
-    own = [one.pid for one in servers]
+    own = [] if engine.server is None else [engine.server.pid]
     while (left := [one.pid for one in mine()] != own) and time.monotonic() < until:
         time.sleep(0.05)
     return not left and not list(store.folder.rglob("*rank*"))
@@ -142,7 +140,7 @@ def test_a_rank_that_goes_wrong_ends_its_case_with_its_words(rows):
     assert "RanksDisagreeError: the parameters differ from rank to rank" in own
 
 
-def test_a_case_whose_time_is_up_ends_with_its_ranks(store, servers):
+def test_a_case_whose_time_is_up_ends_with_its_ranks(store, engine):
     """Until then they were out of reach for whoever shares a network with them."""
     case = Case(TWO, "cpu_gather", "pinned", {}, 0)
     listens: set[str] = set()
@@ -156,6 +154,6 @@ def test_a_case_whose_time_is_up_ends_with_its_ranks(store, servers):
             listens.update(of.laddr.ip for of in sockets if of.status == psutil.CONN_LISTEN)
             raise TimeoutError
 
-    (row,) = run(store, servers, [case], epochs=500, look=look)
+    (row,) = run(store, engine, [case], epochs=500, look=look)
     assert (row.stage, row.status, row.reason) == ("case", "failed", "timed out after 600 s")
     assert listens == {"127.0.0.1"}
