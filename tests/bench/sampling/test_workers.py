@@ -42,9 +42,16 @@ def tasks(count: int, epoch: int = 0) -> list[Task]:
     return [(batch, batch_seed(SEED, epoch, i)) for i, batch in enumerate(seeds)]
 
 
-def workers_left() -> list[str]:
-    names = [thread.name for thread in threading.enumerate()]
-    return [name for name in names if name.startswith("gatherbench-sample")]
+@pytest.fixture(scope="module")
+def workers_left() -> Callable[[], set[threading.Thread]]:
+    """The sampler's threads that tests of this file began."""
+
+    def now() -> set[threading.Thread]:
+        every = threading.enumerate()
+        return {thread for thread in every if thread.name.startswith("gatherbench-sample")}
+
+    before = now()
+    return lambda: now() - before
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -57,7 +64,7 @@ def until(true: Callable[[], bool]) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(count=st.integers(0, 20), workers=st.sampled_from([1, 2, 3, 8]))
-def test_the_same_minibatches_bit_for_bit(sampler, count, workers):
+def test_the_same_minibatches_bit_for_bit(sampler, workers_left, count, workers):
     wanted = list(starmap(sampler.sample, tasks(count)))
     found = list(drawn_ahead([sampler.clone(1).sample for _ in range(workers)], tasks(count)))
     assert len(found) == len(wanted) == count
@@ -107,7 +114,7 @@ def test_never_more_than_two_a_worker_are_ahead(workers):
     assert at_once <= workers
 
 
-def test_tasks_are_asked_for_as_they_are_drawn_and_none_before_the_first():
+def test_tasks_are_asked_for_as_they_are_drawn_and_none_before_the_first(workers_left):
     asked: list[int] = []
 
     def tasks() -> Iterator[tuple[int]]:
@@ -116,7 +123,7 @@ def test_tasks_are_asked_for_as_they_are_drawn_and_none_before_the_first():
             yield (number,)
 
     with closing(cast(Any, drawn_ahead([int], tasks()))) as batches:
-        assert asked == workers_left() == []
+        assert (asked, workers_left()) == ([], set())
         assert next(batches) == 0
         assert asked == [0, 1, 2]
 
@@ -136,7 +143,7 @@ def test_no_worker_is_called_by_two_threads_at_once():
 
 
 @pytest.mark.parametrize(("workers", "bad"), [(1, 0), (3, 4), (3, 9)])
-def test_an_exception_comes_out_at_its_minibatch(workers, bad):
+def test_an_exception_comes_out_at_its_minibatch(workers_left, workers, bad):
     def draw(number: int) -> int:
         if number == bad:
             raise IndexError(f"seed node of minibatch {number}")
@@ -151,7 +158,7 @@ def test_an_exception_comes_out_at_its_minibatch(workers, bad):
     assert next(batches, None) is None
 
 
-def test_a_task_that_cannot_be_had_ends_it_too():
+def test_a_task_that_cannot_be_had_ends_it_too(workers_left):
     def tasks() -> Iterator[tuple[int]]:
         yield (0,)
         raise OSError("no more seeds")
@@ -177,7 +184,7 @@ def failed(batches: Iterator[int]) -> None:
 
 
 @pytest.mark.parametrize("leave", [stopped, forgotten, failed])
-def test_who_stops_early_leaves_nothing_running(leave):
+def test_who_stops_early_leaves_nothing_running(workers_left, leave):
     ended, begun = [], []
 
     def draw(number: int) -> int:
