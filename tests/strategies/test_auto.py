@@ -35,10 +35,11 @@ from gatherbench.strategies.auto import (
     search,
 )
 from gatherbench.strategies.base import Fetcher, SetupStep, Strategy, Ticket
-from gatherbench.strategies.data_path import DataPath, staged_path
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.pyg_features import FeatureLoader
+
+from .right_paths import Made
 
 TABLE = torch.randn(500, 7, generator=torch.Generator().manual_seed(0))
 #: Seconds of a training step, and how many rows a minibatch has.
@@ -66,11 +67,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @dataclass(frozen=True)
-class Timed(Strategy):
+class Timed(Made):
     """A right path whose fetch takes ``cost`` seconds more than nothing."""
 
     name: ClassVar[str] = "timed"
-    summary: ClassVar[str] = "says what it took"
     clock: ClassVar[Clock]
     open_now: ClassVar[list[Timed]]
     most_open: ClassVar[int]
@@ -90,9 +90,6 @@ class Timed(Strategy):
     @property
     def lookahead(self) -> int:
         return self.ahead
-
-    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return staged_path(ids, row_bytes)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         if self.fails == "open":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,13 +16,13 @@ from torch import Tensor
 
 from gatherbench.kernels.reference import reference_gather, same_bytes
 from gatherbench.strategies import conformance
-from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.cpu_gather import CpuGather
-from gatherbench.strategies.data_path import DataPath
+from gatherbench.strategies.base import Fetcher
 from gatherbench.strategies.knowledge import Knowledge
 from gatherbench.strategies.mps import MpsFetcher
 from gatherbench.strategies.mps_process import Producer, ProducerError, Start
 from gatherbench.strategies.shared_table import map_table, shared_file
+
+from .right_paths import Made
 
 HOST = torch.device("cpu")
 PATHS = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
@@ -36,17 +35,11 @@ def opened(table: Tensor, folder: Path, **arguments: object) -> MpsFetcher:
     return MpsFetcher(table, HOST, side, there, arguments, ENVIRONMENT)
 
 
-@dataclass(frozen=True)
-class ByAnotherProcess(Strategy):
-    """For the conformance suite."""
+class ByAnotherProcess(Made):
+    """For the conformance suite: gathered by another process, on the host."""
 
-    name: ClassVar[str] = "by_another_process"
-    summary: ClassVar[str] = "gathered by another process, on the host"
     folder: ClassVar[Path]
     lookahead = 1
-
-    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return CpuGather().data_path(ids, row_bytes)
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         return opened(features, self.folder)

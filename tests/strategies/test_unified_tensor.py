@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,24 +25,21 @@ from torch import Tensor
 
 import gatherbench
 from gatherbench.strategies.base import Fetcher, Strategy
-from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.host_fetcher import DirectPath, HostFetcher
 from gatherbench.strategies.knowledge import Knowledge, Ranks, current_ranks
 from gatherbench.strategies.registry import build
 from gatherbench.strategies.unified_tensor import UnifiedTensor
 from gatherbench.strategies.zero_copy import AlignedZeroCopy
 
+from .right_paths import Made
+
 TABLE = torch.randn(500, 7, generator=torch.Generator().manual_seed(0))
 
 
-@dataclass(frozen=True)
-class Gated(Strategy):
-    name: ClassVar[str] = "gated"
-    summary: ClassVar[str] = "a background fetch behind a gate"
-    path: ClassVar[GatedPath]
+class Gated(Made):
+    """A background fetch behind a gate."""
 
-    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return DataPath(ids.numel() * row_bytes)
+    path: ClassVar[GatedPath]
 
     def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
         type(self).path = GatedPath(features)

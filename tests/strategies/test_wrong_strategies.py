@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from host_paths import through_the_host
 from torch import Tensor
 
 from gatherbench.strategies import conformance
@@ -20,44 +19,9 @@ from gatherbench.strategies.conformance import NonconformingError, check_strateg
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
 
-from .when_used import WhenUsed
+from .right_paths import Made, RightFetcher, WhenUsed
 
 HOST = torch.device("cpu")
-
-
-class RightFetcher(Fetcher):
-    """A fetcher without mistakes, for the others to spoil one method of."""
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        super().__init__(features, device)
-        self.table = features
-        self.ring = TicketRing(self.lookahead + 1)
-
-    def rows(self, ids: Tensor) -> Tensor:
-        return self.table[ids]
-
-    def _submit(self, ids: Tensor) -> Ticket:
-        self.ring.claim()
-        rows = self.rows(ids)
-        return self.ring.issue(lambda: rows)
-
-    def _close(self) -> None:
-        self.ring.close()
-
-
-@dataclass(frozen=True)
-class Made(Strategy):
-    """Opens whatever fetcher its subclass names."""
-
-    name: ClassVar[str] = "made"
-    summary: ClassVar[str] = "for tests"
-    fetcher: ClassVar[type[Fetcher]] = RightFetcher
-
-    def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-        return through_the_host(ids.numel() * row_bytes)
-
-    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
-        return self.fetcher(features, device)
 
 
 class SaysNothingOfWhatIsAhead(RightFetcher):

@@ -1,8 +1,7 @@
 """What a case declares of its workload and path: each sum worked out by hand."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,17 +23,15 @@ from gatherbench.bench.run.part import read_part
 from gatherbench.bench.run.rows import Row
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.datasets.store import open_dataset
-from gatherbench.strategies.base import Fetcher, Minibatches, Strategy
+from gatherbench.strategies.base import Minibatches, Strategy
 from gatherbench.strategies.data_path import DataPath
 from gatherbench.strategies.knowledge import NOTHING, Knowledge
 
+from ...strategies.right_paths import Made
 from .fakes import counted
 
 
-@dataclass(frozen=True)
-class FromPeers(Strategy):
-    name: ClassVar[str] = "from_peers"
-    summary: ClassVar[str] = "for tests"
+class FromPeers(Made):
     lookahead = 3
 
     def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
@@ -42,9 +39,6 @@ class FromPeers(Strategy):
 
     def kept_bytes(self, table_bytes: int, knowledge: Knowledge = NOTHING) -> int:
         return table_bytes // 4
-
-    def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
-        raise NotImplementedError
 
 
 def test_every_sum_is_its_own_and_each_epochs(make_job, monkeypatch):

@@ -22,13 +22,9 @@ from gatherbench.bench.run.job import Job
 from gatherbench.bench.run.part import read_part, rows_of
 from gatherbench.bench.run.rows import Row
 from gatherbench.datasets.store import open_dataset
-from gatherbench.reason import Reason
 from gatherbench.strategies.base import Fetcher, Strategy, Ticket
-from gatherbench.strategies.buffers import TicketRing
-from gatherbench.strategies.data_path import DataPath
-from gatherbench.strategies.knowledge import Knowledge
 
-from ...strategies.when_used import WhenUsed
+from ...strategies.right_paths import Made, RightFetcher, WhenUsed
 from . import fakes
 
 #: Of the jobs below: fetches that are compared before timing, of an epoch, and of the check after
@@ -36,27 +32,21 @@ from . import fakes
 CHECKED, EPOCH, LAST = 2, 5, 5
 
 
-class Right(Fetcher):
-    """A fetcher without mistakes; fetches are numbered from 1."""
+class Right(RightFetcher):
+    """Its fetches are numbered from 1."""
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         super().__init__(features, device)
-        self.table, self.number = features, 0
+        self.number = 0
         #: What lies ready, or was fetched last.
         self.kept = features.clone()
-        self.ring = TicketRing(self.lookahead + 1)
 
-    def _submit(self, ids: Tensor) -> Ticket:
-        self.ring.claim()
+    def rows(self, ids: Tensor) -> Tensor:
         self.number += 1
-        rows = self.spoilt(self.table[ids])
-        return self.ring.issue(lambda: rows)
+        return self.spoilt(super().rows(ids))
 
     def spoilt(self, rows: Tensor) -> Tensor:
         return rows
-
-    def _close(self) -> None:
-        self.ring.close()
 
 
 def spoilt_by(spoil: Callable[[Any, Tensor], Tensor], role: str = "other") -> type[Right]:
@@ -176,21 +166,9 @@ def fetches_once_timed(path: Right, rows: Tensor) -> Tensor:
 
 
 def strategy_of(fetcher: type[Fetcher]) -> Strategy:
-    class Late(Strategy):
-        name = "late"
-        role = getattr(fetcher, "role", "other")
-        summary = "for tests"
-
-        def skip(self, device: torch.device, table_bytes: int = 0) -> Reason | None:
-            return None
-
-        def data_path(self, ids: Tensor, row_bytes: int) -> DataPath:
-            return DataPath(0)
-
-        def _open(self, features: Tensor, device: torch.device, knowledge: Knowledge) -> Fetcher:
-            return fetcher(features, device)
-
-    return Late()
+    role = getattr(fetcher, "role", "other")
+    late: Strategy = type("Late", (Made,), {"name": "late", "role": role, "fetcher": fetcher})()
+    return late
 
 
 def measured(job: Job, fetcher: type[Fetcher], monkeypatch: pytest.MonkeyPatch) -> list[Row]:
