@@ -23,6 +23,7 @@ from gatherbench.bench.model.profile import LinkProfile, load_profile
 from gatherbench.bench.model.roofline import against_measured, roofline, roofs
 from gatherbench.bench.read.tables import Run, load_run
 from gatherbench.bench.run.frames import REASON_KEYS
+from gatherbench.bench.run.rows import table_of
 from gatherbench.bench.show.views.model import roofline_table
 from gatherbench.reason import Reason, unsupported
 from gatherbench.strategies import registry
@@ -97,8 +98,9 @@ def make_run(
         ],
     }
     columns = pd.DataFrame({"stage": ["check"]}, index=["check_rows"])
-    empty = pd.DataFrame()
-    return Run(folder, plan, {}, timed, ended, reasons, columns, declared, empty, empty)
+    return Run(
+        folder, plan, {}, timed, ended, reasons, columns, declared, pd.DataFrame(), table_of(())
+    )
 
 
 @pytest.fixture
