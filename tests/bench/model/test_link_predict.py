@@ -98,9 +98,8 @@ def make_run(
         ],
     }
     columns = pd.DataFrame({"stage": ["check"]}, index=["check_rows"])
-    return Run(
-        folder, plan, {}, timed, ended, reasons, columns, declared, pd.DataFrame(), table_of(())
-    )
+    empty = table_of(())
+    return Run(folder, plan, {}, timed, ended, reasons, columns, declared, empty, empty)
 
 
 @pytest.fixture
