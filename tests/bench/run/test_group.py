@@ -1,8 +1,10 @@
-"""What one rank makes of all ranks' moments and nodes: by hand, with what the others tell."""
+"""Several ranks without any process: what one makes of all, their ends, the rows of their case."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,22 +12,30 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
+from torch.multiprocessing.spawn import ProcessExitedException
 
 from gatherbench.bench.run import group as group_module
 from gatherbench.bench.run import measure as measure_module
+from gatherbench.bench.run import rank_processes as ranks_module
 from gatherbench.bench.run import session as session_module
 from gatherbench.bench.run.epoch_minibatches import Epochs
 from gatherbench.bench.run.group import Alone, RanksDisagreeError, Together
-from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.part import read_part, rows_of
-from gatherbench.bench.run.rows import RowMaker
+from gatherbench.bench.run.job import Block, Job
+from gatherbench.bench.run.joined import joined
+from gatherbench.bench.run.launch import Launch
+from gatherbench.bench.run.part import PartWriter, ranks_folder, read_part, rows_of
+from gatherbench.bench.run.rank_processes import measure_ranks
+from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.session import Session
 from gatherbench.bench.run.table import load_table
 from gatherbench.bench.run.untimed import EnergyBlock
 from gatherbench.bench.sampling.epoch import batch_seed, draws
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.datasets.store import open_dataset
+from gatherbench.outside import fresh
 from gatherbench.strategies.knowledge import Ranks
 
 from .fakes import skipped
@@ -213,3 +223,219 @@ def test_a_table_that_ranks_register_is_shared(make_job):
         os._exit(0)
     os.waitpid(child, 0)
     assert table.features[0, 0] == 12345.0
+
+
+# ---- the launcher's process ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(make_job: Any) -> Job:
+    job: Job = make_job()
+    workload = replace(job.case.workload, gpus=2)
+    return replace(job, case=replace(job.case, workload=workload))
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, *statuses: str, killed: int | None = None) -> None:
+    """Have the ranks write their parts: rank ``r`` takes ``r + 1`` s for epoch 0; ends so."""
+
+    def write(_work: object, args: Any, *_: object, **__: object) -> None:
+        job: Job = args[0]
+        folder = ranks_folder(job.part)
+        for rank, status in enumerate(statuses):
+            with closing(PartWriter(folder / f"rank{rank}.jsonl")) as out:
+                make = replace(job.rows, rank=rank)
+                out.row(make.ok("epoch", "wall_time", "s", rank + 1, "clock", 0))
+                values = {"batch": [0], "value_s": [float(rank)]}
+                out.write("samples", **job.case.names, epoch=0, stage="train", **values)
+                if status:
+                    out.end(make, status, None if status == "ok" else f"it is {status}", 1.0)
+        if killed is not None:
+            raise ProcessExitedException("", killed, 1, exit_code=-9, signal_name="SIGKILL")
+
+    monkeypatch.setattr(ranks_module, "start_processes", write)
+    monkeypatch.setattr(ranks_module, "use_one_network", lambda _: None)
+
+
+def folded(job: Job) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """How the case ended, and the records before that."""
+    with closing(PartWriter(fresh(job.part))) as out:
+        measure_ranks(Block("measure", (job,)), out)
+    *records, end = read_part(job.part)
+    assert end["kind"] == "end"
+    return end, records
+
+
+def test_samples_are_the_slowest_ranks_and_no_part_is_left(job, monkeypatch):
+    launched(monkeypatch, "ok", "ok")
+    end, records = folded(job)
+    assert end["status"] == "ok"
+    assert [r["value_s"] for r in records if r["kind"] == "samples"] == [[1.0]]
+    assert [(r.rank, r.value) for r in rows_of(records)] == [(0, 1.0), (1, 2.0), (-1, 2.0)]
+    assert [path.name for path in job.part.parent.iterdir()] == [job.part.name]
+    launched(monkeypatch, "skipped", "skipped")
+    end, records = folded(job)
+    assert (end["status"], end["reason"]) == ("skipped", "it is skipped")
+    assert {row.rank for row in rows_of(records)} == {0, 1}, "none of the case as a whole"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "killed", "said"),
+    [
+        (("ok", ""), None, "rank 1 ended without a word"),
+        (("", ""), None, "rank 0, 1 ended without a word"),
+        (("ok",), None, "rank 1 ended without a word"),
+        (("failed", "failed"), None, "rank 0: it is failed"),  # the first to fail
+        (("failed", ""), None, "rank 0: it is failed; rank 1 ended without a word"),
+        (("failed", ""), 1, "rank 1 was killed by SIGKILL"),
+    ],
+)
+def test_a_case_fails_with_its_ranks_and_no_part_is_left(job, statuses, killed, said, monkeypatch):
+    launched(monkeypatch, *statuses, killed=killed)
+    end, records = folded(job)
+    assert (end["status"], end["reason"]) == ("failed", f"RankError: {said}")
+    rows = rows_of(records)
+    assert [row.rank for row in rows] == list(range(len(statuses))), "none of the case as a whole"
+    assert [path.name for path in job.part.parent.iterdir()] == [job.part.name]
+
+
+def test_before_the_forks_no_team_of_threads_a_table_to_register_and_enough_gpus_or_cores(
+    job, monkeypatch
+):
+    order: list[object] = []
+    monkeypatch.setattr(torch, "set_num_threads", order.append)
+    monkeypatch.setattr(ranks_module, "load_table", lambda _dataset, kind: order.append(kind))
+    launched(monkeypatch, "ok", "ok")
+    folded(job)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    folded(replace(job, device="cuda"))
+    managed = replace(job.case, strategy="unified_zero_copy", params={"memory": "managed"})
+    folded(replace(job, case=managed, device="cuda"))  # no fork has it: each loads its own
+    assert order.pop() == 1
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    refused, _ = folded(replace(job, device="cuda"))
+    assert refused["reason"] == "no_device: 2 GPUs are asked for and 1 are here"
+    assert order == [1, "anonymous", 1, "shared"]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert folded(job)[0]["status"] == "ok"
+    monkeypatch.setattr(ranks_module, "RANKS_A_CORE", 1)
+    refused, _ = folded(job)
+    assert refused["reason"] == "unsupported: 2 ranks on 1 cores would only take turns"
+
+
+@pytest.mark.parametrize(
+    ("machine", "rank", "named", "own"),
+    [(0, 1, "GPU-a,5", "5"), (1, 3, "", "1"), (0, 0, "GPU-a,5", "GPU-a")],
+)
+def test_a_rank_has_a_gpu_of_its_machine(job, monkeypatch, machine, rank, named, own):
+    """Of 4 ranks on 2 machines rank 3 is the second of machine 1."""
+    seen: list[Any] = []
+
+    def group(_device: object, ranks: Ranks, store: object, patience_s: float) -> Any:
+        seen.append((ranks, store, patience_s, os.environ["CUDA_VISIBLE_DEVICES"]))
+        raise RuntimeError("enough")
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "")
+    monkeypatch.setattr(ranks_module, "Together", group)
+    monkeypatch.setattr(ranks_module, "die_with_parent", lambda _: None)
+    monkeypatch.setattr(ranks_module, "store_of", lambda job, _: job.meeting)
+    monkeypatch.setattr(ranks_module, "_LINGER_S", 0.0)
+    monkeypatch.setattr(ranks_module.os, "_exit", seen.append)  # type: ignore[attr-defined]
+    meeting = Launch("torchrun", machine, 2, 0, 1, "10.0.0.1", case="case7")
+    four = replace(job.case, workload=replace(job.case.workload, gpus=4))
+    job = replace(job, case=four, device="cuda", meeting=meeting)
+    ranks_folder(job.part).mkdir()
+    ranks_module._one_rank(rank % 2, job, None, 77)
+    assert seen == [(Ranks(rank, 4, 2), meeting, 30.0, own), 1]
+    assert os.environ["LOCAL_WORLD_SIZE"] == "2"
+
+
+# ---- the rows of a case of several ranks ---------------------------------------------------------
+
+
+MAKE = RowMaker("run", "abc", "box", "host", "w", "tiny", "cpu_gather", "pinned", 0)
+
+
+def of_rank(rank: int, *observations: tuple[str, str, str, float, int]) -> list[Row]:
+    make = replace(MAKE, rank=rank)
+    return [make.ok(s, m, unit, value, "clock", epoch) for s, m, unit, value, epoch in observations]
+
+
+def whole(folder: Path, ranks: Iterable[list[Row]]) -> list[Row]:
+    path = fresh(folder / "part.jsonl")
+    with closing(PartWriter(path)) as out:
+        joined(list(ranks), out)
+    return rows_of(read_part(path))
+
+
+def test_an_epoch_is_its_slowest_rank_and_its_stages_are_means(tmp_path):
+    times = (((2.0, 1.5), (1.0, 0.75)), ((1.9, 2.0), (1.1, 0.25)))  # by rank and epoch
+    ranks = [
+        of_rank(rank, *(
+            (stage, "wall_time", "s", seconds, epoch)
+            for epoch, both in enumerate(of)
+            for stage, seconds in zip(("epoch", "fetch"), both, strict=True)
+        ))
+        for rank, of in enumerate(times)
+    ]  # fmt: skip
+    rows = whole(tmp_path, ranks)
+    assert {(r.stage, r.epoch): (r.value, r.rank) for r in rows} == {
+        ("epoch", 0): (2.0, -1),
+        ("fetch", 0): (1.75, -1),
+        ("epoch", 1): (1.1, -1),
+        ("fetch", 1): (0.5, -1),
+    }
+    assert rows[0].source == "clock; rank 0, the slowest"
+
+
+@pytest.mark.parametrize(
+    ("expected", "how", "metrics"),
+    [
+        (10, "sum of 4 ranks", "fetch.payload.B epoch.cpu_user.s energy.gpu_energy.J "
+         # What a process itself read off a disk adds up.
+         "epoch.gpu_power.W epoch.disk_read.B fetch.disk_requests.1"),
+        (10, "sum of 4 ranks, what they share counted for each", "epoch.peak_rss.B"),
+        (2.5, "mean of 4 ranks", "train.loss.1 wait.wall_time.s harness.overhead.s"),
+        (4, "longest of 4 ranks", "setup.open_time.s fetch.disk_latency_99th.s"),
+        (1, "as the first rank saw it", "epoch.system_cpu_busy.s epoch.system_cpu_steal.s "
+         "epoch.cpu_package_energy.J epoch.cpu_dram_energy.J epoch.disk_read_device.B "
+         "epoch.disk_reads_device.1"),
+    ],
+)  # fmt: skip
+def test_what_the_ranks_make_together(expected, how, metrics, tmp_path):
+    for metric in metrics.split():
+        stage, name, unit = metric.split(".")
+        ranks = [of_rank(r, (stage, name, unit, value, -1)) for r, value in enumerate((1, 4, 2, 3))]
+        (row,) = whole(tmp_path, ranks)
+        assert (row.value, row.source) == (expected, f"clock; {how}"), metric
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        # Joules of all ranks are over as many epochs as each ran, not over all of theirs together.
+        "energy.epochs.1", "all_reduce.payload.B", "fetch.row.B", "fetch.lookahead.1",
+        "fetch.gpu_share.1", "fetch.gpu_table.B", "setup.numa_node.1", "check.residency.1",
+        "setup.table_load_time.s", "setup.table.B",
+    ],
+)  # fmt: skip
+def test_what_is_alike_is_not_added_up_and_what_nobody_can_add_is_left_out(metric, tmp_path):
+    seen = ((*metric.split("."), 3.0, -1), ("epoch", "gpu_temperature", "K", 300.0, 0))
+    (row,) = whole(tmp_path, [of_rank(rank, *seen) for rank in (0, 1)])
+    assert (f"{row.stage}.{row.metric}.{row.unit}", row.value, row.source) == (metric, 3.0, "clock")
+
+
+def test_what_one_rank_does_or_lacks_is_so_of_the_case(tmp_path):
+    (row,) = whole(tmp_path, [of_rank(0, ("eval", "test_accuracy", "1", 0.5, -1)), []])
+    assert (row.value, row.rank, row.source) == (0.5, -1, "clock")
+    lacking = replace(MAKE, rank=1).missing("energy", "gpu_energy", "J", "NVML", "no_device: none")
+    ranks = [of_rank(0, ("energy", "gpu_energy", "J", 3.0, -1)), [lacking]]
+    (row,) = whole(tmp_path, ranks)
+    assert (row.value, row.reason, row.rank) == (None, "no_device: none", -1)
+
+
+@given(times=st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=6))
+def test_no_rank_is_slower_than_the_case(times, tmp_path_factory):
+    ranks = [of_rank(r, ("epoch", "wall_time", "s", t, 0)) for r, t in enumerate(times)]
+    (row,) = whole(tmp_path_factory.mktemp("joined"), ranks)
+    assert row.value == max(times)
