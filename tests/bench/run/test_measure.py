@@ -51,7 +51,7 @@ def value(rows: list[Row], stage: str, metric: str, epoch: int = -1) -> float:
 
 
 #: What runs here and brings the table's rows, on a workload without partitions (those:
-#: tests/bench/run/test_partitions.py).
+#: tests/bench/neighbours/test_sampling.py).
 HERE = [
     s.name
     for s in (kind() for kind in STRATEGIES)
