@@ -167,9 +167,14 @@ def test_a_process_that_had_but_the_end_of_a_case_left_has_no_epoch():
             MAKE.ok("setup", "process_began", "s", 17.5, "time.time"),
             MAKE.ok("epoch", "wall_time", "s", 3, "clock", 0),
             MAKE.ok("setup", "process_began", "s", 18.5, "time.time", 1),
-            MAKE.missing("case", "wall_time", "s", "clock", "boom", "failed"),
+            replace(MAKE, commit="def").missing("case", "wall_time", "s", "clock", "boom", "failed"),
         ]
     )
+    assert [*frames.epochs["commit"], *frames.cases["commit"]] == ["abc", "def"]
+    next_repeat = replace(MAKE, repeat=1)
+    began = next_repeat.ok("setup", "process_began", "s", 19.5, "time.time")
+    later = frames_of([began, next_repeat.ok("epoch", "wall_time", "s", 3, "clock", 0)], frames)
+    assert later.epochs["block"].tolist() == [0, 1]
     assert frames.epochs[["epoch", "block"]].values.tolist() == [[0, 0]]
     assert frames.cases[["epochs", "status", "reason"]].values.tolist() == [[1, "failed", "boom"]]
     assert frames.cases["case_s"].isna().all()

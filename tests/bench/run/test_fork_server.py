@@ -193,6 +193,14 @@ def test_a_server_that_cannot_start_ends_as_the_process_and_says_why(tmp_path):
     assert "exit status 1; last words: ModuleNotFoundError: No module named" in str(death)
 
 
+def test_a_server_that_hangs_while_it_starts_has_no_more_time_than_a_process(tmp_path):
+    def look() -> None:
+        raise TimeoutError
+
+    hangs = Engine(tmp_path, os.environ, (sys.executable, "-c", FOREVER))
+    assert run(hangs, "pass", look) == "timed out after inf s"
+
+
 def test_each_round_of_repeats_has_a_server_of_its_own(store):
     """What a fork shares decides a little of its speed: it must differ between repeats."""
     wanted = [replace(case, repeat=r) for r in range(3) for case in cases("good", "last")]
