@@ -1,11 +1,13 @@
-"""Which minibatches an epoch has, and which path has which of them in which block."""
+"""Which minibatches an epoch has, which path has which in which block, and ahead of the loop."""
 
 import itertools
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -15,9 +17,14 @@ from torch import Tensor
 from gatherbench.bench.run import epoch_minibatches as epochs_module
 from gatherbench.bench.run.block import apart, latin_square
 from gatherbench.bench.run.epoch_minibatches import Epochs
+from gatherbench.bench.run.rows import Row
 from gatherbench.bench.sampling import workers
 from gatherbench.bench.sampling.minibatch import MiniBatch
+from gatherbench.bench.sampling.numba_sampler import NeighborSampler
 from gatherbench.datasets.store import open_dataset
+from gatherbench.strategies.host_fetcher import HostFetcher
+
+from .fakes import measured
 
 
 def numbers(ids: Iterable[Tensor]) -> list[list[int]]:
@@ -184,3 +191,79 @@ def test_one_draw_gives_one_order_so_a_block_can_be_run_again():
     sets = dict(enumerate(latin_square(5, 8)[3]))
     orders = [apart(sets, random.Random("0 tiny 0 3"), 2) for _ in range(2)]
     assert orders[0] == orders[1]
+
+
+# ---- drawn ahead of the loop ---------------------------------------------------------------------
+
+
+KEEPS = {"policy": "degree", "share": "20%"}
+WAYS = [
+    ("cpu_gather", {}, {}),
+    ("async_zero_copy", {}, {}),
+    ("cached_zero_copy", KEEPS, {"warmup_epochs": 2}),
+]
+
+
+def values(rows: list[Row], metric: str) -> list[float]:
+    return [row.value for row in rows if row.metric == metric and row.value is not None]
+
+
+def samplers_threads() -> set[threading.Thread]:
+    every = threading.enumerate()
+    return {thread for thread in every if thread.name.startswith("gatherbench-sample")}
+
+
+@pytest.fixture
+def drawn_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that drew the minibatches."""
+    names: list[str] = []
+    plain = NeighborSampler.sample
+
+    def noted(self: Any, *task: Any) -> MiniBatch:
+        names.append(threading.current_thread().name)
+        return plain(self, *task)
+
+    monkeypatch.setattr(NeighborSampler, "sample", noted)
+    return names
+
+
+@pytest.mark.parametrize(("strategy", "params", "how"), WAYS)
+def test_losses_and_bytes_are_those_without_workers(make_job, drawn_by, strategy, params, how):
+    before = samplers_threads()
+    alone = measured(make_job(strategy, params=params, **how))
+    assert not any(name.startswith("gatherbench-sample") for name in drawn_by)
+    drawn_by.clear()
+    ahead = measured(make_job(strategy, params=params, sampler_workers=2, **how))
+    for metric in ("loss", "payload", "rows_on_device", "test_accuracy", "minibatches"):
+        assert values(ahead, metric) == values(alone, metric)
+    assert len(values(ahead, "loss")) == 2
+    by_workers = [name for name in drawn_by if name.startswith("gatherbench-sample")]
+    # The two that are checked first; the warm-up and two measured epochs, of 5 minibatches each.
+    assert len(by_workers) >= 2 + 3 * 5
+    assert samplers_threads() <= before
+
+
+def test_workers_draw_with_one_thread_each(make_job):
+    job = make_job(sampler_workers=3)
+    epochs = Epochs(job, open_dataset(job.dataset))
+    assert [worker.threads for worker in epochs._workers] == [1, 1, 1]
+    assert epochs.sampler.threads is None
+    wanted = [batch.input_ids.tolist() for batch in epochs.first]
+    assert [batch.input_ids.tolist() for batch in epochs.measured(0)] == wanted
+
+
+def test_a_case_that_fails_in_an_epoch_leaves_no_thread(make_job, monkeypatch):
+    before, plain = samplers_threads(), HostFetcher._submit
+    fetched: list[Tensor] = []
+
+    def submit(self: HostFetcher, ids: Tensor) -> Any:
+        fetched.append(ids)
+        if len(fetched) > 9:  # the first checks and the warm-up have gone well
+            raise MemoryError("no room for the rows")
+        return plain(self, ids)
+
+    monkeypatch.setattr(HostFetcher, "_submit", submit)
+    with pytest.raises(MemoryError, match="no room for the rows"):
+        measured(make_job(sampler_workers=2))
+    assert len(fetched) == 10
+    assert samplers_threads() <= before

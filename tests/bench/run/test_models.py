@@ -1,12 +1,17 @@
-"""Models on blocks: shapes, that they learn, and that a row reaches only the seeds it should."""
+"""Models on blocks: shapes, that they learn, what a row reaches; and steps of a fixed size."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gatherbench.bench.plan.workload import Workload
+from gatherbench.bench.run import captured
+from gatherbench.bench.run.captured import SPARE_ROWS, CapturedTrainer, StepInputs, difference
 from gatherbench.bench.run.models import (
     StepContext,
     Trainer,
@@ -16,6 +21,8 @@ from gatherbench.bench.run.models import (
 )
 from gatherbench.bench.run.rows import RowMaker
 from gatherbench.bench.sampling.minibatch import MiniBatch
+
+from .captured_steps import NODES, WIDTH, graph, minibatches, rows_of, sizes
 
 
 def batch_of(layers: int) -> MiniBatch:
@@ -127,3 +134,179 @@ def test_a_context_is_judged_by_the_hooks_that_it_leaves_on_the_model(by):
     assert torch.equal(torch.get_rng_state(), drawn)
     assert not trainer.optimiser.state
     assert next(net.parameters()).grad is None
+
+
+# ---- captured steps ------------------------------------------------------------------------------
+
+
+CPU = torch.device("cpu")
+
+
+def trainer(batches: list[MiniBatch]) -> CapturedTrainer:
+    inputs = StepInputs(*sizes(batches), WIDTH, CPU)
+    model = build_model(Workload("x", fanouts=(4, 3)), WIDTH, 5)
+    return CapturedTrainer(model, torch.arange(NODES) % 5, CPU, inputs)
+
+
+def issued(one: CapturedTrainer) -> Trainer:
+    """The step of each minibatch's own size, from the same weights."""
+    model = build_model(Workload("x", fanouts=(4, 3)), WIDTH, 5)
+    model.load_state_dict(one.model.state_dict())
+    return Trainer(model, one.labels, CPU)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0]])
+def test_it_learns_what_steps_of_the_minibatches_own_sizes_learn(order):
+    """Without dropout, which draws by the shapes; what a larger minibatch left is not seen."""
+    batches = minibatches()
+    fixed = trainer(batches)
+    plain = issued(fixed)
+    for one in (fixed, plain):
+        one.model.eval()
+    for number in order:
+        x, batch = rows_of(batches[number]), batches[number]
+        assert float(fixed.step(x, batch)) == pytest.approx(float(plain.step(x, batch)), rel=1e-5)
+    for one, other in zip(fixed.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_a_step_trains_with_dropout_and_each_loss_is_its_own():
+    batches = minibatches()
+    fixed = trainer(batches)
+    losses = [fixed.step(rows_of(batches[0]), batches[0]) for _ in range(40)]
+    assert float(losses[0]) > float(losses[-1])
+    assert len({float(one) for one in losses}) > 30
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(1, 6), st.integers(2, 40), st.data())
+def test_what_fills_up_has_rows_of_its_own(count, seeds, data):
+    batches = minibatches(count, seeds)
+    inputs = StepInputs(*sizes(batches), WIDTH, CPU)
+    batch = data.draw(st.sampled_from(batches))
+    for before in (batches[0], batch):  # what another minibatch left there is overwritten
+        labels = torch.arange(before.num_nodes[0])
+        inputs.take(rows_of(before), labels, before)
+    most = [max(one.num_nodes[layer] for one in batches) for layer in range(3)]
+    (spare,) = {one - other for one, other in zip(inputs.nodes, most, strict=True)}
+    assert spare >= SPARE_ROWS
+    assert torch.equal(inputs.x[: batch.num_nodes[-1]], rows_of(batch))
+    assert not inputs.x[most[-1] :].any()
+    assert inputs.labels.tolist() == [
+        *range(len(labels)),
+        *[-100] * (len(inputs.labels) - len(labels)),
+    ]
+    for layer, (block, there) in enumerate(zip(batch.edges, inputs.batch.edges, strict=True)):
+        real = block.shape[1]
+        assert torch.equal(there[:, :real], block)
+        sources, targets = there[:, real:]
+        assert there.shape[1] == max(one.edges[layer].shape[1] for one in batches)
+        assert ((sources >= most[layer + 1]) & (sources < inputs.nodes[layer + 1])).all()
+        assert ((targets >= most[layer]) & (targets < inputs.nodes[layer])).all()
+        # Spread, so that no more of them meet in a row than edges of the minibatch do.
+        assert all(torch.bincount(ends).max() <= 8 for ends in (sources, targets) if len(ends))
+
+
+def test_the_more_edges_may_be_lacking_the_more_rows_they_are_spread_over():
+    """Of 1000 and 201 edges 799 are lacking: eight in a row make 100 rows; 64 at the least."""
+    nodes, few = np.array([[10, 90], [10, 30]]), np.array([[1000], [990]])
+    made = [StepInputs(nodes, edges, 2, CPU) for edges in (np.array([[1000], [201]]), few)]
+    assert [inputs.nodes for inputs in made] == [(110, 190), (74, 154)]
+    assert made[0].x.shape == (190, 2)
+    assert made[0].fill[0][:, 99:101].tolist() == [[189, 90], [109, 10]]
+    assert made[0].padding == pytest.approx(1000 / 600.5 - 1), "over the mean minibatch"
+
+
+def test_a_larger_minibatch_is_issued_and_learns_the_same():
+    """Of an epoch that is not timed; what was captured is left as it is."""
+    batches = minibatches()
+    fixed, large = trainer(batches[2:]), graph().sample(torch.arange(60), 0)
+    plain = issued(fixed)
+    for one in (fixed, plain):
+        one.model.eval()
+    before = fixed._inputs.x.clone()
+    for batch in (large, batches[2]):
+        x = rows_of(batch)
+        assert float(fixed.step(x, batch)) == pytest.approx(float(plain.step(x, batch)), rel=1e-5)
+        assert torch.equal(fixed._inputs.x, before) == (batch is large)
+
+
+def test_gradients_are_those_of_the_step_issued_and_nothing_is_left_of_the_check():
+    batches = minibatches()
+    fixed = trainer(batches)
+    before = [one.clone() for one in fixed.model.parameters()]
+    for batch in batches:
+        assert difference(fixed, rows_of(batch), batch) < 1e-5
+    assert all(torch.equal(*both) for both in zip(before, fixed.model.parameters(), strict=True))
+    assert fixed.model.training
+    assert not fixed.optimiser.state
+
+
+class Misled(StepInputs):
+    """Wrong on purpose: it fills up with edges between nodes of the minibatch."""
+
+    def take(self, x: torch.Tensor, labels: torch.Tensor, batch: MiniBatch) -> None:
+        super().take(x, labels, batch)
+        for block, there in zip(batch.edges, self.batch.edges, strict=True):
+            there[:, block.shape[1] :] = 0
+
+
+class Labelled(StepInputs):
+    """Wrong on purpose: seeds that are not there count."""
+
+    def take(self, x: torch.Tensor, labels: torch.Tensor, batch: MiniBatch) -> None:
+        super().take(x, labels, batch)
+        self.labels[len(labels) :] = 0
+
+
+@pytest.mark.parametrize("wrong", [Misled, Labelled])
+def test_a_step_of_other_gradients_is_rejected(wrong):
+    batches = minibatches()
+    fixed = trainer(batches)
+    fixed._inputs = wrong(*sizes(batches), WIDTH, CPU)
+    with pytest.raises(WrongStepError, match="differs from that of the step issued by"):
+        difference(fixed, rows_of(batches[-1]), batches[-1])
+
+
+def test_a_model_with_a_gradient_that_is_no_number_is_rejected():
+    batches = minibatches()
+    x = rows_of(batches[0])
+    x[0] = torch.nan
+    with pytest.raises(WrongStepError):
+        difference(trainer(batches), x, batches[0])
+    assert captured.MOST_DIFFERENCE < 0.01
+
+
+@pytest.mark.parametrize("layer", range(5))
+def test_one_node_or_edge_more_in_one_layer_has_no_room(layer):
+    """Of three layers of nodes and two of edges; the spare rows are no room for nodes."""
+    batch = minibatches()[0]
+    less = np.eye(5, dtype=np.int64)[layer]
+    counts = [known - few for known, few in zip(sizes([batch]), (less[:3], less[3:]), strict=True)]
+    assert StepInputs(*sizes([batch]), WIDTH, CPU).has_room(batch)
+    assert not StepInputs(*counts, WIDTH, CPU).has_room(batch)
+
+
+class Scaled(CapturedTrainer):
+    """Wrong on purpose, by as much as it is told."""
+
+    by, which = 1.0, slice(None)
+
+    def spare(self) -> CapturedTrainer:
+        spare = super().spare()
+        for one in list(spare.model.parameters())[self.which]:
+            one.register_hook(lambda gradient: self.by * gradient)
+        return spare
+
+
+def test_a_difference_is_a_share_of_the_gradient_wherever_it_points():
+    batches = minibatches()
+    plain = trainer(batches)
+    fixed = Scaled(plain.model, plain.labels, CPU, plain._inputs)
+    fixed.by = 1.0005
+    assert difference(fixed, rows_of(batches[0]), batches[0]) == pytest.approx(5e-4, rel=0.05)
+    fixed.by = -1.0
+    for first in (None, -1):  # of all parameters, and of the last one alone
+        fixed.which = slice(first, None)
+        with pytest.raises(WrongStepError):
+            difference(fixed, rows_of(batches[0]), batches[0])
