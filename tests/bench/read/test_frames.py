@@ -167,7 +167,7 @@ def test_a_process_that_had_but_the_end_of_a_case_left_has_no_epoch():
             MAKE.ok("setup", "process_began", "s", 17.5, "time.time"),
             MAKE.ok("epoch", "wall_time", "s", 3, "clock", 0),
             MAKE.ok("setup", "process_began", "s", 18.5, "time.time", 1),
-            replace(MAKE, commit="def").missing("case", "wall_time", "s", "clock", "boom", "failed"),
+            replace(MAKE, commit="def").missing("case", "wall_time", "s", "", "boom", "failed"),
         ]
     )
     assert [*frames.epochs["commit"], *frames.cases["commit"]] == ["abc", "def"]

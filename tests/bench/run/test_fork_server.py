@@ -38,7 +38,7 @@ worker.die_with_parent(int(sys.argv[1]), signal.SIGTERM)
 worker.serve_requests(lambda block: exec(block.code))
 """
 COMMAND = (sys.executable, "-c", SERVER)
-FOREVER = "import time; time.sleep(60)"
+FOREVER = "import time; time.sleep(6000)"
 #: Itself, a child, one in a session of its own, and a daemon; their ids are printed.
 LEAVES = """
 import os, subprocess
@@ -86,6 +86,7 @@ def once_begun(engine: Engine, error: type[BaseException]) -> Callable[[], None]
         ("import os; os.kill(os.getpid(), 11)", "killed by SIGSEGV; last words: it printed"),
         ("sys.exit(74)", "the disk is full"),
         (f"import os, signal; os.kill(os.getppid(), signal.SIGKILL); {FOREVER}", "SIGKILL (most l"),
+        (f"import os, signal; os.kill(os.getppid(), signal.SIGTERM); {FOREVER}", "exit status 1"),
     ],
 )  # fmt: skip
 def test_how_it_ended_is_known_and_the_next_one_runs(engine, code, death):
