@@ -84,6 +84,7 @@ def once_begun(engine: Engine, error: type[BaseException]) -> Callable[[], None]
         ("import os; os._exit(3)", "exit status 3; last words: it printed nothing"),
         ("raise ValueError('this one')", "exit status 1; last words: ValueError: this one"),
         ("import os; os.kill(os.getpid(), 11)", "killed by SIGSEGV; last words: it printed"),
+        ("import os; os.kill(os.getpid(), 15)", "killed by SIGTERM"),
         ("sys.exit(74)", "the disk is full"),
         (f"import os, signal; os.kill(os.getppid(), signal.SIGKILL); {FOREVER}", "SIGKILL (most l"),
         (f"import os, signal; os.kill(os.getppid(), signal.SIGTERM); {FOREVER}", "exit status 1"),
@@ -200,6 +201,22 @@ def test_a_server_that_hangs_while_it_starts_has_no_more_time_than_a_process(tmp
 
     hangs = Engine(tmp_path, os.environ, (sys.executable, "-c", FOREVER))
     assert run(hangs, "pass", look) == "timed out after inf s"
+
+
+def test_a_workload_that_is_prepared_is_ready_even_if_its_process_dies_as_it_counts(engine):
+    part = engine.folder / "answer.jsonl"
+    code = (
+        "import os; from contextlib import closing; from pathlib import Path\n"
+        "from gatherbench.bench.run.part import PartWriter\n"
+        f"with closing(PartWriter(Path({str(part)!r}))) as out:\n"
+        "    out.write('answer', dataset='there')\n"
+        "    out.write('work', what='counting', fraction=0.5)\n"
+        "os._exit(3)"
+    )
+    engine.look = lambda: None
+    block: Any = SimpleNamespace(code=code, part=part, until=math.inf)
+    assert engine.ask(block)["dataset"] == "there"
+    assert [*read_part(part)][-1]["uncounted"].startswith("exit status 3")
 
 
 def test_each_round_of_repeats_has_a_server_of_its_own(store):

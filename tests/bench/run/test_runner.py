@@ -158,6 +158,8 @@ def test_a_preparation_that_failed_is_tried_again_when_the_run_is_resumed(store,
     said = outcomes(store)["good"][1]
     assert said == "downloaded could not be prepared: OSError: no route to host"
     monkeypatch.delenv("TEST_NETWORK")
+    with closing(PartWriter(store.parts / "prepare0.jsonl")) as out:
+        out.write("answer", failed="it was killed")
     again = runner(store, wanted)
     assert again.run() == 1, "only what fails on its own"
     assert (again.left, again.unprepared) == (0, 0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
 import tomllib
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.tables import began
 from gatherbench.bench.run.frames import TABLES, Column
 from gatherbench.bench.run.job import Job
-from gatherbench.bench.run.part import PartWriter, StoreError, Tail, read_part, rows_of
+from gatherbench.bench.run.part import PartWriter, SoFar, StoreError, Tail, read_part, rows_of
 from gatherbench.bench.run.rows import BASES, UNITS, WORDS, Row, RowMaker
 from gatherbench.bench.run.store import RunStore
 from gatherbench.reason import Reason
@@ -290,6 +291,21 @@ def test_a_part_that_is_none_is_named_with_its_remedy(store, line):
     assert Tail(part).more() == [], "while its process runs nobody minds"
 
 
+@pytest.mark.parametrize("value", ["fast", 10**400])
+def test_a_row_of_a_part_that_has_no_number_is_named(store, value):
+    part = store.new_part()
+    part.write_text(json.dumps({"kind": "row", **asdict(complete()[0]), "value": value}) + "\n")
+    with pytest.raises(StoreError, match=r"line 1: .*; delete the file and resume the run"):
+        list(read_part(part))
+
+
+def test_what_is_said_of_a_case_that_was_cut_off_is_measured_and_of_all_ranks():
+    last = replace(MAKE, rank=1, basis="predicted", borrowed="sample").ok("a", "b", "s", 1, "c", 0)
+    cut_off = SoFar()
+    cut_off.add([{"kind": "row", "row": last}])
+    assert [(r.rank, r.basis, r.borrowed) for r in cut_off.rows[1:]] == [(-1, "measured", "")] * 2
+
+
 def test_a_part_is_followed_line_by_line(store):
     tail = Tail(part := store.new_part())
     assert tail.more() == []
@@ -323,6 +339,9 @@ def test_samples_are_gathered_and_parts_go_when_the_run_is_finished(store):
     table = pd.read_parquet(store.folder / "samples.parquet")
     told = table[["variant", "batch", "value_s"]].values.tolist()
     assert told == [["pinned", 0, 0.5], ["pinned", 1, 0.25]]
+    table.drop(columns="batch").to_parquet(store.folder / "samples.parquet")
+    with pytest.raises(StoreError, match=r"it has no column 'batch'.*, or delete it"):
+        store.lists("samples")
 
 
 def two_processes(store: RunStore) -> None:
