@@ -18,7 +18,7 @@ BELOW = {
 #: The rooms of ``bench/``, each of which imports only of those before it.
 ROOMS = (
     *("machine", "plan", "sampling", "meters", "run", "neighbours", "read", "model", "show"),
-    *("regress", "probe", "commands"),
+    *("probe", "regress", "commands"),
 )
 HARNESS = {f"bench/{room}": set(ROOMS[:number]) for number, room in enumerate(ROOMS)}
 

@@ -144,7 +144,7 @@ class SnapshotSampler(NeighborSampler):
         return super().sample(seeds.nodes, seed)
 
     def _draw_part(self, layer: int, key: Any, targets: Targets, *into: Any) -> None:
-        if not self._caches:  # for the policy, or yet
+        if not self._caches:  # the policy has none, or they are not made yet
             super()._draw_part(layer, key, targets, *into)
             return
         (edges, _, used), policy = into, self.policy

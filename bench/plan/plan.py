@@ -375,7 +375,8 @@ TABLES: dict[str, type[BaseModel]] = {
     "workload": WorkloadTable,
     "strategy": StrategyTable,
 }
-for _table, _words in tomllib.loads(Path(__file__).with_name("keys.toml").read_text()).items():
+_KEYS = Path(__file__).with_name("keys.toml").read_text("utf-8")
+for _table, _words in tomllib.loads(_KEYS).items():
     _model = TABLES.get(_table, Plan)
     for _key, _text in _words.items():
         _model.model_fields[_key].description = _text

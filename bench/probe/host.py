@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from gatherbench.bench.probe.case import MINUTE, PROFILE, Scope, case
 from gatherbench.bench.probe.points import Point
 from gatherbench.bench.probe.rig import MIB, Observation, Rig, WrongRowsError
-from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.bench.sampling.epoch import epoch_seeds
 from gatherbench.bench.sampling.minibatch import MiniBatch
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.datasets.draw import rmat_graph
 from gatherbench.kernels.host_gather import HostGather
 from gatherbench.kernels.host_memory import empty_table
 

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from gatherbench.bench.regress.rmat_graph import rmat_graph
 from gatherbench.bench.sampling.epoch import epoch_seeds
 from gatherbench.bench.sampling.numba_sampler import NeighborSampler
+from gatherbench.datasets.draw import rmat_graph
 
 NODES, EDGES = 300_000, 7_750_000  # the mean degree of ogbn-products
 FANOUTS, BATCH_SIZE, BATCHES = (25, 10), 1024, 60

@@ -298,8 +298,9 @@ def reading(path: Path, fault: str = "cannot be read: {}", remedy: str = RESTORE
     """
     try:
         yield
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror}; {remedy}") from error
+    except OSError as error:  # Arrow's, of damaged Parquet, has no strerror
+        why = error.strerror or plain(str(error).partition("\n")[0])
+        raise StoreError(f"{path}: cannot be read: {why}; {remedy}") from error
     except (ValueError, RecursionError, pa.ArrowException) as error:
         why = plain(str(error).partition("\n")[0])
         if isinstance(error, ValidationError):

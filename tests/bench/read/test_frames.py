@@ -11,7 +11,8 @@ from tests.bench.observations import rows_in, rows_of_run, write_rows
 import gatherbench
 from gatherbench.bench.plan.workload import Case, Workload
 from gatherbench.bench.read.tables import RunError, of_mean_epoch, run_of
-from gatherbench.bench.run.frames import KNOWN, Column, frames_of
+from gatherbench.bench.run.frames import KNOWN, Column, frames_of, reading
+from gatherbench.bench.run.part import StoreError
 from gatherbench.bench.run.rows import Row, RowMaker
 from gatherbench.bench.run.store import RunStore
 
@@ -252,3 +253,10 @@ def test_what_is_known_stands_first_and_what_each_column_holds_is_told(make_run)
         "metric": "gpu_link_read",
         "declared": True,
     }
+
+
+def test_an_error_without_words_of_the_system_keeps_its_own():
+    """Such is Arrow's, of a damaged page of Parquet."""
+    said = "samples.parquet: cannot be read: odd; put a whole copy of it there"
+    with pytest.raises(StoreError, match=said), reading(Path("samples.parquet")):
+        raise OSError("odd\nand more")
