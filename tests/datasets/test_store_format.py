@@ -28,12 +28,7 @@ from gatherbench.datasets.dataset import (
     read_spec,
     write_spec,
 )
-from gatherbench.datasets.store import (
-    DatasetError,
-    data_root,
-    dataset_folder,
-    open_dataset,
-)
+from gatherbench.datasets.store import DatasetError, data_root, dataset_folder, open_dataset
 from gatherbench.datasets.writer import DatasetWriter
 
 N, D, CLASSES = 400, 7, 3
