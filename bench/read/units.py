@@ -12,7 +12,7 @@ MISSING = "–"
 #: The multiples of a unit.
 _PREFIXES = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "": 1.0}
 #: The suffixes of a large count as it is typed.
-_COUNTS = str.maketrans({"k": "e3", "M": "e6", "B": "e9"})
+_COUNTS = {"k": 10**3, "M": 10**6, "B": 10**9}
 
 
 def scale(unit: str, largest: float) -> tuple[str, float]:
@@ -93,7 +93,9 @@ def whole(text: str | int) -> int:
         ValueError: the text is not a count.
     """
     try:
-        value = Decimal(str(text).strip().translate(_COUNTS))
+        digits = str(text).strip()
+        unit = _COUNTS.get(digits[-1:], 1)
+        value = Decimal(digits[:-1] if unit > 1 else digits) * unit
         if abs(value) < 2**63 and value == value.to_integral_value():
             return int(value)
     except ArithmeticError:

@@ -226,17 +226,20 @@ class Group:
         """
         meeting, timeout_s, problems = self.next_case(), job.measure.timeout_s, list[str]()
         counts = job.counts and job.counts.read_text(encoding="utf-8")
-        self.say(meeting.case, {"job": _JOB.dump_python(job, mode="json"), "counts": counts})
-        for machine in range(1, self.launch.machines):
-            try:
-                problem = heard(self.store, f"{meeting.case}/ready{machine}", timeout_s)
-            except TimeoutError:
-                raise RunStopped(
-                    f"machine {machine} was not ready in {timeout_s:g} s (timeout_s): it is gone,"
-                    " or its data takes longer; prepare that before, with gatherbench datasets"
-                    " prepare"
-                ) from None
-            problems += [f"machine {machine}: {problem}"] if problem else []
+        try:
+            self.say(meeting.case, {"job": _JOB.dump_python(job, mode="json"), "counts": counts})
+            for machine in range(1, self.launch.machines):
+                try:
+                    problem = heard(self.store, f"{meeting.case}/ready{machine}", timeout_s)
+                except TimeoutError:
+                    raise RunStopped(
+                        f"machine {machine} was not ready in {timeout_s:g} s (timeout_s): it is"
+                        " gone, or its data takes longer; prepare that before, with gatherbench"
+                        " datasets prepare"
+                    ) from None
+                problems += [f"machine {machine}: {problem}"] if problem else []
+        except (DistError, TimeoutError) as lost:  # of the store, which a launcher may hold
+            return str(lost)
         return "; ".join(problems) or replace(job, meeting=meeting)
 
     def next_case(self) -> Launch:

@@ -222,6 +222,7 @@ class SoFar:
     ended: Row | None = None
     _rows: dict[tuple[object, ...], Row] = field(default_factory=dict)
     _compared: int = 0
+    _last: Row = field(init=False)  # of the rows that came last
 
     def add(self, records: list[Record]) -> None:
         """Add the records that another process has written of the case.
