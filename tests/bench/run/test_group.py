@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed import DistNetworkError, HashStore  # type: ignore[attr-defined]
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from gatherbench.bench.run import group as group_module
@@ -537,3 +537,9 @@ def test_another_machine_measures_its_ranks_and_answers_what_became_of_them(of_t
     hasty = replace(of_two, measure=of_two.measure.model_copy(update={"timeout_s": 0.1}))
     with pytest.raises(RunStopped, match=r"machine 1 was not ready in 0\.1 s \(timeout_s\)"):
         first.begin(hasty)
+
+    def lost(*_: Any) -> None:
+        raise DistNetworkError("the link is cut")
+
+    monkeypatch.setattr(machines, "say", lost)
+    assert first.begin(job) == "the link is cut"
