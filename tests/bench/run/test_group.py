@@ -542,4 +542,4 @@ def test_another_machine_measures_its_ranks_and_answers_what_became_of_them(of_t
         raise DistNetworkError("the link is cut")
 
     monkeypatch.setattr(machines, "say", lost)
-    assert first.begin(job) == "the link is cut"
+    assert first.begin(of_two) == "the link is cut"
