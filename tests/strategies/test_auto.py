@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -210,14 +211,22 @@ def test_the_training_beside_decides_and_not_the_fetch_alone(clock):
         assert kept(fetcher).metric == "kept timed fair"
 
 
-def test_a_pause_of_the_training_decides_nothing(clock):
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_pause_of_the_training_decides_nothing(clock, ahead):
     """Each seventh minibatch the user evaluates for 500 steps; only in the turns of the best."""
-    with opened(SLOW, A, Timed("c", cost=0.3)) as fetcher:
-        for number, batch in enumerate(batches(400)):
-            rows = fetcher.submit(batch.input_ids).result()
-            assert torch.equal(rows, TABLE[batch.input_ids])
+    paths = [replace(path, ahead=ahead) for path in (SLOW, A, Timed("c", cost=0.3))]
+    drawn = [batch.input_ids for batch in batches(400)]
+    with opened(*paths) as fetcher:
+        tickets = deque(fetcher.submit(ids) for ids in drawn[:ahead])
+        for number, ids in enumerate(drawn):
+            if not ahead:
+                tickets.append(fetcher.submit(ids))
+            rows = tickets.popleft().result()
+            if ahead:
+                tickets.extend(fetcher.submit(later) for later in drawn[number + 1 : number + 2])
+            assert torch.equal(rows, TABLE[ids])
             clock.now += STEP_S
-            if number % 7 == 6 and fetcher._serving._strategy == A:
+            if number % 7 == 6 and fetcher._serving._strategy == paths[1]:
                 clock.now += 500 * STEP_S
         assert kept(fetcher).metric == "kept timed a"
 
@@ -282,10 +291,13 @@ def test_what_stays_open_is_noticed(wrong, clock):
 
 
 def test_closed_in_the_search_it_leaves_nothing_open(clock):
+    released = list[int]()
     for count in range(1, 60, 7):
         with opened(A, B, SLOW) as fetcher:
+            fetcher._held.callback(released.append, count)
             run_epoch(batches(count), fetcher, Trainer(clock).step)
         assert Timed.open_now == []
+        assert released[-1] == count
 
 
 def test_a_path_that_cannot_be_opened_is_left(clock):

@@ -86,7 +86,7 @@ def once_begun(engine: Engine, error: type[BaseException]) -> Callable[[], None]
         ("import os; os.kill(os.getpid(), 11)", "killed by SIGSEGV; last words: it printed"),
         ("import os; os.kill(os.getpid(), 15)", "killed by SIGTERM"),
         ("sys.exit(74)", "the disk is full"),
-        (f"import os, signal; os.kill(os.getppid(), signal.SIGKILL); {FOREVER}", "SIGKILL (most l"),
+        (f"import os; os.fork() and os.kill(os.getppid(), 9); {FOREVER}", "SIGKILL (most l"),
         (f"import os, signal; os.kill(os.getppid(), signal.SIGTERM); {FOREVER}", "exit status 1"),
     ],
 )  # fmt: skip
