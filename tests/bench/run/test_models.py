@@ -117,10 +117,24 @@ def test_a_spare_has_around_its_steps_what_the_trainer_has():
 
 @pytest.mark.parametrize("by", [1.0, 1.0001])
 def test_a_context_is_judged_by_the_hooks_that_it_leaves_on_the_model(by):
-    """A copy has none of them. Of the check nothing is left."""
+    """A copy has none of them. Of the check nothing is left, nor of where the plain one began."""
+
+    class Counting(StepContext):
+        steps = 0
+
+        def step(self, *_: torch.Tensor) -> AbstractContextManager[object]:
+            self.steps += 1
+            return nullcontext()
+
+        def counts(self) -> dict[str, float]:
+            seen, self.steps = self.steps, 0
+            return {"steps": seen}
+
     net, plain = (build_model(Workload("x"), 7, 5) for _ in range(2))
+    for weight in plain.parameters():
+        weight.data.add_(1.0)
     next(net.parameters()).register_hook(lambda gradient: by * gradient)
-    trainer = Trainer(net, torch.arange(8) % 5, torch.device("cpu"), around=StepContext())
+    trainer = Trainer(net, torch.arange(8) % 5, torch.device("cpu"), around=Counting())
     before = [one.detach().clone() for one in net.parameters()]
     make, step = RowMaker("r", "c", "m", "host"), (torch.randn(8, 7), batch_of(2))
     drawn = torch.get_rng_state()
@@ -134,6 +148,7 @@ def test_a_context_is_judged_by_the_hooks_that_it_leaves_on_the_model(by):
     assert torch.equal(torch.get_rng_state(), drawn)
     assert not trainer.optimiser.state
     assert next(net.parameters()).grad is None
+    assert trainer.around.counts() == {"steps": 0}
 
 
 # ---- captured steps ------------------------------------------------------------------------------
