@@ -91,7 +91,7 @@ TEXT: list[tuple[str, str | bytes, Any, dict[str, Any]]] = [
     ("blanks.csv", "from_id, To Node\n5, 7\n7, 9\n9, 2\n", THREE, {}),
     ("no.csv", "source,target\n5,7\n", "columns 'source', 'target': no column 'x' for --source",
      {"source": "x"}),
-    # A header of numbers, as pandas writes it: ambiguous, whatever the file's name.
+    # A header of numbers, as pandas writes it: ambiguous.
     ("n.csv", "0,1\n5,7\n7,9\n9,2\n", HEADER, {}),
     ("n.csv", "0,1\n5,7\n7,9\n9,2\n", THREE, {"header": True}),
     ("n.csv", "0,1\n1,2\n2,0\n", RING, {"header": False}),
